@@ -1,0 +1,113 @@
+package locker
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// leaseContext is a lease as a context. It wraps the standard library's cancelCtx, which its Done and Value lead to, so
+// that contexts derived from it start no goroutine; and it compares the deadline with the clock first, so that a paused
+// process isn't told old news.
+type leaseContext lease
+
+func (c *leaseContext) Deadline() (time.Time, bool) { return c.inner.Deadline() }
+
+func (c *leaseContext) Done() <-chan struct{} {
+	(*lease)(c).check()
+	return c.inner.Done()
+}
+
+func (c *leaseContext) Err() error {
+	switch (*lease)(c).check() {
+	case nil:
+		return nil
+	case ErrMaxHold:
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+func (c *leaseContext) Value(key any) any {
+	(*lease)(c).check()
+	return c.inner.Value(key)
+}
+
+// values is a context with the values of another one and nothing else, as context.WithoutCancel makes it; embedded in the
+// lease it costs no allocation.
+type values struct{ from context.Context }
+
+func (values) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (values) Done() <-chan struct{}       { return nil }
+func (values) Err() error                  { return nil }
+func (v values) Value(key any) any         { return v.from.Value(key) }
+
+// callContext bounds one call of a driver by a deadline and by the end of up to two contexts: the caller's and the
+// engine's. Most calls return before anybody waits for their context, so it makes a real context, with a timer, only when
+// Done is asked for.
+type callContext struct {
+	parent   context.Context // whose values are used
+	closing  context.Context // nil: Close doesn't end the call
+	deadline time.Time       // the call's own; the parent's may be earlier
+	real     atomic.Pointer[realContext]
+}
+
+type realContext struct {
+	context.Context
+	stop func()
+}
+
+func (c *callContext) Deadline() (time.Time, bool) {
+	if d, ok := c.parent.Deadline(); ok && d.Before(c.deadline) {
+		return d, true
+	}
+	return c.deadline, true
+}
+
+func (c *callContext) Done() <-chan struct{} { return c.realize().Done() }
+
+func (c *callContext) Err() error {
+	if r := c.real.Load(); r != nil {
+		return r.Err()
+	}
+	if err := c.parent.Err(); err != nil {
+		return err
+	}
+	if c.closing != nil && c.closing.Err() != nil {
+		return context.Canceled
+	}
+	if !time.Now().Before(c.deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+func (c *callContext) Value(key any) any {
+	if r := c.real.Load(); r != nil {
+		return r.Value(key)
+	}
+	return c.parent.Value(key)
+}
+
+func (c *callContext) realize() *realContext {
+	if r := c.real.Load(); r != nil {
+		return r
+	}
+	ctx, cancel := context.WithDeadline(c.parent, c.deadline)
+	r := &realContext{ctx, cancel}
+	if c.closing != nil {
+		detach := context.AfterFunc(c.closing, cancel)
+		r.stop = func() { detach(); cancel() }
+	}
+	if !c.real.CompareAndSwap(nil, r) {
+		r.stop()
+	}
+	return c.real.Load()
+}
+
+// end releases what the context uses and cancels those who still look at it.
+func (c *callContext) end() {
+	if r := c.real.Load(); r != nil {
+		r.stop()
+	}
+}

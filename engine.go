@@ -1,0 +1,137 @@
+package locker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/leasekit/locker/driver"
+)
+
+// engine is the one implementation of Locker: everything that takes time, over a driver that knows nothing of it.
+type engine struct {
+	conn   driver.Conn
+	waiter driver.Waiter // nil if the driver has none
+	queuer driver.Queuer // nil if the driver has none
+	info   driver.Info
+	kind   Kind
+	now    func() driver.Instant
+	start  driver.Instant
+
+	ttl     time.Duration
+	margin  time.Duration
+	maxHold time.Duration
+	owner   string
+	log     *slog.Logger
+	hooks   Hooks
+
+	ctx    context.Context // ends at Close
+	cancel context.CancelFunc
+	calls  sync.WaitGroup // acquisitions under way
+	work   sync.WaitGroup // renewals and sweeps under way
+
+	mu       sync.Mutex
+	closed   bool
+	done     chan struct{}  // closed when Close is done
+	doing    sync.WaitGroup // leases that Do will release
+	queues   map[string]queue
+	schedule schedule
+	sweep    sweep
+	beat     heartbeat
+
+	random randomIDs
+}
+
+func newEngine(info driver.Info, ttl time.Duration, o settings, now func() driver.Instant) *engine {
+	e := &engine{
+		info:    info,
+		kind:    kindOf(info),
+		now:     now,
+		start:   now(),
+		ttl:     ttl,
+		margin:  max(info.Margin, marginOf(ttl)),
+		maxHold: o.maxHold,
+		owner:   o.owner,
+		log:     o.logger.With("backend", info.Backend),
+		hooks:   o.hooks,
+		queues:  make(map[string]queue),
+		done:    make(chan struct{}),
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.schedule = schedule{e: e, fires: never}
+	e.sweep = sweep{e: e}
+	e.beat = heartbeat{e: e}
+	return e
+}
+
+func (e *engine) connected(c driver.Conn) *engine {
+	e.conn = c
+	e.waiter, _ = c.(driver.Waiter)
+	e.queuer, _ = c.(driver.Queuer)
+	return e
+}
+
+func kindOf(info driver.Info) Kind {
+	if info.Correctness {
+		return Correctness
+	}
+	return Efficiency
+}
+
+// marginOf is how much earlier than the backend a holder believes that its lease is over: 1 % for clocks that run at
+// different speeds, and 2 ms for expiry that the backend rounds. It is Redlock's drift allowance
+// (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/).
+func marginOf(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// interval is the time between renewals.
+func (e *engine) interval() time.Duration {
+	if n := e.info.RenewDivisor; n > 0 {
+		return e.ttl / time.Duration(n)
+	}
+	return e.ttl / 3
+}
+
+func (e *engine) Kind() Kind { return e.kind }
+
+// event fills in what all events have.
+func (e *engine) event(name string) Event {
+	return Event{Backend: e.info.Backend, Name: name, Kind: e.kind}
+}
+
+// report calls a hook about a lease and writes a record of it.
+func (e *engine) report(hook func(context.Context, Event), ctx context.Context, l *lease, err error) {
+	if hook == nil {
+		return
+	}
+	ev := e.event(l.name)
+	ev.Token, ev.Err = l.token, err
+	ev.Held = e.now().Sub(l.acquired)
+	ev.Remaining = l.Remaining()
+	hook(ctx, ev)
+}
+
+// randomIDs makes identities of 128 random bits each. It reads the system's generator in larger pieces, since a system
+// call for each identity would cost more than everything else that the engine does for an acquisition.
+type randomIDs struct {
+	mu   sync.Mutex
+	buf  [512]byte
+	left int
+}
+
+func (r *randomIDs) next() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left == 0 {
+		rand.Read(r.buf[:]) // it never fails: see crypto/rand
+		r.left = len(r.buf)
+	}
+	var id [32]byte
+	bits := r.buf[r.left-16 : r.left]
+	hex.Encode(id[:], bits)
+	clear(bits)
+	r.left -= 16
+	return string(id[:])
+}

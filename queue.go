@@ -1,0 +1,97 @@
+package locker
+
+// queue is the local queue of one name: those of this process who want it, first come, first served. Only its head
+// contends at the backend. It exists as long as somebody is in it.
+type queue struct {
+	head, tail *lease
+	answer     error // the backend's last answer: nil if there is none yet, ErrHeld, or an error matching ErrUnavailable
+}
+
+// waiter is a lease's place in a queue.
+type waiter struct {
+	next, prev *lease
+	try        bool       // it doesn't wait behind others: it takes the head's answer
+	turn       chan error // nil: it is the head; an error: it is answered. Made when it isn't the head at once
+}
+
+// join puts l at the end of the queue and returns its turn; a nil channel means that it is the head. A try that finds an
+// answer takes it and doesn't join.
+func (e *engine) join(l *lease) (turn chan error, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q, ok := e.queues[l.name]
+	if !ok {
+		e.queues[l.name] = queue{head: l, tail: l}
+		return nil, nil
+	}
+	if l.waiter.try && q.answer != nil {
+		return nil, q.answer
+	}
+	l.waiter.turn = make(chan error, 1)
+	l.waiter.prev, q.tail.waiter.next = q.tail, l
+	q.tail = l
+	e.queues[l.name] = q
+	return l.waiter.turn, nil
+}
+
+// leave takes l out of the queue. If it was the head, the next one's turn comes.
+func (e *engine) leave(l *lease) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q, w := e.queues[l.name], &l.waiter
+	if q.head != l && w.prev == nil {
+		return // it was answered and taken out
+	}
+	q.unlink(l)
+	if q.head == nil {
+		delete(e.queues, l.name)
+		return
+	}
+	if w.prev == nil {
+		q.head.waiter.turn <- nil
+	}
+	w.next, w.prev = nil, nil
+	e.queues[l.name] = q
+}
+
+func (q *queue) unlink(l *lease) {
+	w := &l.waiter
+	if w.prev != nil {
+		w.prev.waiter.next = w.next
+	} else {
+		q.head = w.next
+	}
+	if w.next != nil {
+		w.next.waiter.prev = w.prev
+	} else {
+		q.tail = w.prev
+	}
+}
+
+// answered notes what the backend has said to the head, and answers those who wait for nothing else.
+func (e *engine) answered(name string, answer error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q, ok := e.queues[name]
+	if !ok {
+		return
+	}
+	q.answer = answer
+	for l := q.head.waiter.next; l != nil; {
+		next := l.waiter.next
+		if l.waiter.try {
+			q.unlink(l)
+			l.waiter.next, l.waiter.prev = nil, nil
+			l.waiter.turn <- answer
+		}
+		l = next
+	}
+	e.queues[name] = q
+}
+
+// answer returns the last answer that the head of a queue got.
+func (e *engine) answer(name string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.queues[name].answer
+}
