@@ -106,10 +106,11 @@ var (
 	zookeeperEnv = []string{
 		"ZOO_TICK_TIME=200", "ZOO_INIT_LIMIT=50", "ZOO_SYNC_LIMIT=10", "ZOO_MAX_CLIENT_CNXNS=0",
 		"ZOO_ADMINSERVER_ENABLED=false", "ZOO_4LW_COMMANDS_WHITELIST=*",
-		"ZOO_CFG_EXTRA=maxSessionTimeout=60000 forceSync=no quorumListenOnAllIPs=true",
 		"ZK_SERVER_HEAP=128", "SERVER_JVMFLAGS=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k",
 	}
 )
+
+var zookeeperPlain = with(zookeeperEnv, "ZOO_CFG_EXTRA=maxSessionTimeout=60000 forceSync=no quorumListenOnAllIPs=true")
 
 func with(command []string, more ...string) []string {
 	return append(slices.Clip(command), more...)
@@ -158,8 +159,8 @@ var servers = map[Name]*spec{
 		command: with(etcdCommand, "--listen-client-urls=https://0.0.0.0:2379", "--advertise-client-urls=https://127.0.0.1:{port}", "--cert-file=/tls/server.crt", "--key-file=/tls/server.key",
 			"--trusted-ca-file=/tls/ca.crt", "--client-cert-auth")},
 
-	ZooKeeper:   {backend: "zookeeper", image: "zookeeper", port: 16181, inside: 2181, probe: probeZooKeeper, command: []string{"zkServer.sh", "start-foreground"}, env: zookeeperEnv},
-	ZooKeeper39: {profile: "versions", backend: "zookeeper", image: "zookeeper39", port: 16182, inside: 2181, probe: probeZooKeeper, command: []string{"zkServer.sh", "start-foreground"}, env: zookeeperEnv},
+	ZooKeeper:   {backend: "zookeeper", image: "zookeeper", port: 16181, inside: 2181, probe: probeZooKeeper, command: []string{"zkServer.sh", "start-foreground"}, env: zookeeperPlain},
+	ZooKeeper39: {profile: "versions", backend: "zookeeper", image: "zookeeper39", port: 16182, inside: 2181, probe: probeZooKeeper, command: []string{"zkServer.sh", "start-foreground"}, env: zookeeperPlain},
 	ZooKeeperTLS: {profile: "tls", backend: "zookeeper", image: "zookeeper", port: 16187, inside: 2281, probe: probeZooKeeper, transport: serverTLS,
 		command: []string{"zkServer.sh", "start-foreground"},
 		env: with(zookeeperEnv, "ZOO_CFG_EXTRA=maxSessionTimeout=60000 forceSync=no secureClientPort=2281 "+

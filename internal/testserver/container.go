@@ -95,7 +95,12 @@ func (c *container) rules(a Action) ([]string, error) {
 	if c.net == c.name && a == Cut {
 		return []string{"-i lo -j RETURN", "-o lo -j RETURN", "-j DROP"}, nil
 	}
-	rules := []string{fmt.Sprintf("-p tcp --dport %d %s", c.spec.inside, verdict), fmt.Sprintf("-p tcp --sport %d %s", c.spec.inside, verdict)}
+	// Resets pass: they are what REJECT itself sends.
+	rules := []string{"-p tcp --tcp-flags RST RST -j RETURN"}
+	if a == Cut {
+		rules = nil
+	}
+	rules = append(rules, fmt.Sprintf("-p tcp --dport %d %s", c.spec.inside, verdict), fmt.Sprintf("-p tcp --sport %d %s", c.spec.inside, verdict))
 	if c.spec.bus != 0 {
 		rules = append(rules, fmt.Sprintf("-p tcp --dport %d %s", c.spec.bus, verdict), fmt.Sprintf("-p tcp --sport %d %s", c.spec.bus, verdict))
 	}
