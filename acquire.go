@@ -21,24 +21,31 @@ const (
 )
 
 func (e *engine) Acquire(ctx context.Context, name string, opts ...AcquireOption) (Lease, error) {
-	o := AcquireOptions{}
-	for _, opt := range opts {
-		opt(&o)
-	}
-	return e.acquire(ctx, "acquire", name, o)
+	return e.acquire(ctx, "acquire", name, acquireOptions(opts))
 }
 
 func (e *engine) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (Lease, error) {
-	o := AcquireOptions{}
-	for _, opt := range opts {
-		opt(&o)
-	}
+	o := acquireOptions(opts)
 	o.MaxWait = -1
 	return e.acquire(ctx, "try", name, o)
 }
 
+func acquireOptions(opts []AcquireOption) AcquireOptions {
+	if len(opts) == 0 {
+		return AcquireOptions{}
+	}
+	var o AcquireOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
 func (e *engine) acquire(ctx context.Context, op, name string, o AcquireOptions) (Lease, error) {
-	began := e.now()
+	var began driver.Instant
+	if e.hooks.Acquired != nil || e.hooks.AcquireFailed != nil {
+		began = e.now()
+	}
 	l, err := e.enter(ctx, name, o)
 	if err == nil {
 		defer e.calls.Done()
@@ -352,9 +359,10 @@ func (e *engine) admit(w *wait, l *lease, hold driver.Hold) (ok bool, problem er
 	}
 	l.renewAt = grant.Sent.Add(e.interval())
 	e.schedule.add(l, now)
+	q := e.queues[l.name]
+	q.answered(ErrHeld)
+	e.unqueue(q, l)
 	e.mu.Unlock()
-	e.answered(l.name, ErrHeld)
-	e.leave(l)
 	return true, nil
 }
 

@@ -167,7 +167,8 @@ func (l *lease) Release(ctx context.Context) error {
 
 	// Renewal stops before anything is sent.
 	e := l.e
-	l.overdue(e.now())
+	now := e.now()
+	l.overdue(now)
 	e.mu.Lock()
 	if l.index >= 0 {
 		e.schedule.remove(l)
@@ -175,12 +176,12 @@ func (l *lease) Release(ctx context.Context) error {
 	e.mu.Unlock()
 	var result error
 	if l.end(ErrReleased) {
-		result = e.free(ctx, l)
+		result = e.free(ctx, l, now)
 	} else {
 		// It had ended before. After a loss the sweep is at its entry already; otherwise the entry is still there.
 		cause := l.ending()
 		if cause == ErrMaxHold || cause == errClosedLease {
-			e.free(ctx, l)
+			e.free(ctx, l, now)
 		}
 		if known, ok := cause.(*Error); ok {
 			cause = known.Err

@@ -38,7 +38,12 @@ func (e *engine) join(l *lease) (turn chan error, err error) {
 func (e *engine) leave(l *lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	q, w := e.queues[l.name], &l.waiter
+	e.unqueue(e.queues[l.name], l)
+}
+
+// unqueue is leave for those who hold the mutex and have the queue.
+func (e *engine) unqueue(q queue, l *lease) {
+	w := &l.waiter
 	if q.head != l && w.prev == nil {
 		return // it was answered and taken out
 	}
@@ -68,14 +73,18 @@ func (q *queue) unlink(l *lease) {
 	}
 }
 
-// answered notes what the backend has said to the head, and answers those who wait for nothing else.
+// answered notes what the backend has said to the head of a queue.
 func (e *engine) answered(name string, answer error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	q, ok := e.queues[name]
-	if !ok {
-		return
+	if q, ok := e.queues[name]; ok {
+		q.answered(answer)
+		e.queues[name] = q
 	}
+}
+
+// answered takes the head's answer, and gives it to those who wait for nothing else.
+func (q *queue) answered(answer error) {
 	q.answer = answer
 	for l := q.head.waiter.next; l != nil; {
 		next := l.waiter.next
@@ -86,7 +95,6 @@ func (e *engine) answered(name string, answer error) {
 		}
 		l = next
 	}
-	e.queues[name] = q
 }
 
 // answer returns the last answer that the head of a queue got.

@@ -141,15 +141,14 @@ func releaseDeadline(ctx context.Context, now time.Time, bound time.Duration) ti
 
 // free releases a lease's entry at the backend. It tries again while the outcome isn't known, and leaves the rest to the
 // sweep when its time is over.
-func (e *engine) free(ctx context.Context, l *lease) error {
-	now := time.Now()
+func (e *engine) free(ctx context.Context, l *lease, now driver.Instant) error {
 	l.mu.Lock()
-	left := -e.now().Sub(l.deadline) + e.margin
+	left := -now.Sub(l.deadline) + e.margin
 	l.mu.Unlock()
 	call := &l.free
 	l.freeing = values{ctx}
 	call.parent = &l.freeing
-	call.deadline = releaseDeadline(ctx, now, min(max(left, time.Second), releaseBound))
+	call.deadline = releaseDeadline(ctx, time.Now(), min(max(left, time.Second), releaseBound))
 	defer call.end()
 	backoff := 10 * time.Millisecond
 	for doubt := false; ; doubt = true {

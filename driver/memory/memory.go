@@ -95,8 +95,9 @@ func (s *Store) pass(name string, now driver.Instant) {
 
 // grant makes req the holder of its name.
 func (s *Store) grant(c *conn, req driver.Request, now driver.Instant) *hold {
-	s.last = max(s.last+1, uint64(time.Now().UnixMicro()))
-	h := &hold{conn: c, req: req, since: time.Now(), token: s.last, sent: now, expires: now.Add(c.ttl)}
+	since := time.Now()
+	s.last = max(s.last+1, uint64(since.UnixMicro()))
+	h := &hold{conn: c, req: req, since: since, token: s.last, sent: now, expires: now.Add(c.ttl)}
 	s.names[req.Name] = h
 	return h
 }
