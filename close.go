@@ -69,7 +69,12 @@ func (e *engine) releaseAll(leases []*lease, over time.Time) (unconfirmed int) {
 	e.sweep.items = nil
 	var now, doing []func() bool
 	for _, l := range leases {
-		release := func() bool { l.Release(ctx); return l.freed() }
+		release := func() bool {
+			if time.Now().Before(over) { // else Release would give itself a bound of its own
+				l.Release(ctx)
+			}
+			return l.freed()
+		}
 		if l.inDo {
 			doing = append(doing, release)
 		} else {

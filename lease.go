@@ -94,6 +94,17 @@ func (l *lease) check() error {
 	return cause
 }
 
+// cancelOverdue cancels the context of a lease that the schedule has found to be over. After MaxHold it leaves that to the
+// context's own timer, which fires at the same time and gives derived contexts the right error, unless the timer is late
+// because of a suspend.
+func (l *lease) cancelOverdue() {
+	cause := l.ending()
+	if d, ok := l.inner.Deadline(); ok && cause == ErrMaxHold && !time.Now().Before(d) {
+		return
+	}
+	l.cancel(cause)
+}
+
 // overdue returns the lease's cause after setting it if the lease is past its deadline or its longest hold. The caller
 // cancels.
 func (l *lease) overdue(now driver.Instant) error {

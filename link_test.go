@@ -313,3 +313,8 @@ func wantNot(t *testing.T, err error, not ...error) {
 		}
 	}
 }
+
+// request returns the request that a lease was acquired with.
+func request(name string, l Lease) driver.Request {
+	return driver.Request{Name: name, ID: l.(*lease).id}
+}

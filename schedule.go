@@ -140,7 +140,7 @@ func (s *schedule) look() {
 	e.mu.Unlock()
 
 	for _, l := range over {
-		l.check() // cancels
+		l.cancelOverdue()
 		e.ended(l)
 	}
 }
