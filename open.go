@@ -131,12 +131,12 @@ func (s *settings) merge(u *driver.URL) {
 func (s *settings) check(info driver.Info) (ttl time.Duration, err error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if s.ttl == 0 {
-		s.ttl = max(defaultTTL, info.MinTTL)
-	}
 	lo, hi := max(minTTL, info.MinTTL), maxTTL
 	if info.MaxTTL > 0 {
 		hi = min(hi, info.MaxTTL)
+	}
+	if s.ttl == 0 {
+		s.ttl = min(max(defaultTTL, lo), hi)
 	}
 	ttl = s.ttl
 	if g := info.Granularity; g > 0 && ttl > 0 && ttl <= hi {

@@ -26,17 +26,20 @@ func CheckName(name string) error {
 const upperHex = "0123456789ABCDEF"
 
 // EncodeName replaces each rune for which safe returns false by the percent-encoding of its UTF-8 bytes, as in RFC 3986
-// with capital digits; the percent sign itself is always encoded. Different names give different encodings, and
+// with capital digits; the percent sign itself and bytes that aren't UTF-8 are always encoded. Different names give different encodings, and
 // DecodeName reverses them. safe may look at the byte offset, for instance to refuse a leading dot.
 func EncodeName(name string, safe func(offset int, r rune) bool) string {
 	var b strings.Builder
 	done := 0 // what was copied or encoded so far
-	for i, r := range name {
-		if r != '%' && safe(i, r) {
+	for i, size := 0, 0; i < len(name); i += size {
+		var r rune
+		r, size = utf8.DecodeRuneInString(name[i:])
+		invalid := r == utf8.RuneError && size == 1
+		if r != '%' && !invalid && safe(i, r) {
 			continue
 		}
 		b.WriteString(name[done:i])
-		done = i + utf8.RuneLen(r)
+		done = i + size
 		for _, c := range []byte(name[i:done]) {
 			b.WriteByte('%')
 			b.WriteByte(upperHex[c>>4])

@@ -69,13 +69,13 @@ func (u *URL) Connector() (Connector, error) {
 
 // missing says what to do about a scheme that isn't registered.
 func missing(scheme string) string {
+	have := Schemes()
 	family, _, _ := strings.Cut(scheme, "+")
 	for _, name := range []string{family, strings.TrimSuffix(family, "s")} {
-		if pkg, ok := packages[name]; ok {
+		if pkg, ok := packages[name]; ok && !slices.Contains(have, name) {
 			return fmt.Sprintf("forgotten import of %q?", pkg)
 		}
 	}
-	have := Schemes()
 	if len(have) == 0 {
 		return "no driver is imported"
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +47,7 @@ func ParseURL(raw string) (*URL, error) {
 	}
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok || !validScheme(scheme) {
-		return fail("it has to begin with a scheme, such as file:// or redis://")
+		return fail("it has to begin with a scheme in lower case, such as file:// or redis://")
 	}
 	if strings.Contains(rest, "#") {
 		return fail(`"#" has to be written %23`)
@@ -62,11 +63,16 @@ func ParseURL(raw string) (*URL, error) {
 		if u.Path, ok = percentDecode(path); !ok {
 			return fail("the path has an invalid percent-encoding")
 		}
+		if authority != "" && strings.Contains(path+query, "@") {
+			return fail(atSign)
+		}
 		if err := u.parseAuthority(authority); err != nil {
 			return nil, fmt.Errorf("%w: URL: %w", ErrConfig, err)
 		}
 	} else if rest != "" {
 		return fail(`"//" has to follow the scheme`)
+	} else if strings.Contains(query, "@") {
+		return fail(atSign)
 	}
 	if hasQuery {
 		if err := u.parseQuery(query); err != nil {
@@ -75,6 +81,10 @@ func ParseURL(raw string) (*URL, error) {
 	}
 	return u, nil
 }
+
+// atSign refuses an "@" where it may be the end of a password with a "/", "?" or "&" in it: what comes before would be
+// taken for something that messages may quote. Without a host, as in file:///a@b, it can be no such end.
+const atSign = `"@" after the hosts has to be written %40, and in a password "/" %2F, "?" %3F, "&" %26`
 
 func validScheme(s string) bool {
 	for i, c := range []byte(s) {
@@ -165,11 +175,11 @@ func (u *URL) parseQuery(s string) error {
 	for i, pair := range strings.Split(s, "&") {
 		key, value, ok := strings.Cut(pair, "=")
 		key, okKey := percentDecode(key)
-		if !okKey || key == "" {
-			return fmt.Errorf("parameter %d has no valid name", i+1)
+		if !okKey || !validKey(key) {
+			return fmt.Errorf(`parameter %d has no valid name ("&" in a value has to be written %%26)`, i+1)
 		}
 		if !ok {
-			return fmt.Errorf("parameter %q has no value", key)
+			return fmt.Errorf(`parameter %q has no value ("&" in a value has to be written %%26)`, key)
 		}
 		value, okValue := percentDecode(value)
 		if !okValue {
@@ -178,6 +188,16 @@ func (u *URL) parseQuery(s string) error {
 		u.params = append(u.params, param{key: key, value: value})
 	}
 	return nil
+}
+
+// validKey keeps out of messages what isn't the name of a parameter but the rest of a value with an "&" in it.
+func validKey(s string) bool {
+	for _, c := range []byte(s) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
 }
 
 // Errorf records that something is wrong, to be reported with ErrConfig. The text names the parameter or part of the URL.
@@ -268,7 +288,7 @@ func (u *URL) Addrs(defaultPort string) []string {
 
 // Err returns all that is wrong so far, parameters that nobody took included. The error matches ErrConfig.
 func (u *URL) Err() error {
-	errs := u.errs
+	errs := slices.Clip(u.errs)
 	for _, p := range u.params {
 		if !p.taken {
 			errs = append(errs, fmt.Errorf("unknown parameter %q", p.key))

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/leasekit/locker/driver"
@@ -22,6 +23,8 @@ func parse(u *driver.URL) (driver.Connector, error) {
 		u.Errorf("a path has no meaning here; memory://NAME names a store")
 	case len(u.Hosts) > 1:
 		u.Errorf("one store can be named, not %d", len(u.Hosts))
+	case len(u.Hosts) == 1 && strings.Contains(u.Hosts[0], ":"):
+		u.Errorf("a port or an address has no meaning here; memory://NAME names a store")
 	}
 	if err := u.Err(); err != nil || len(u.Hosts) == 0 {
 		return New(), err
