@@ -1,0 +1,171 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasekit/locker/driver"
+)
+
+// chunk is the number of keys in one transaction; servers allow 128 unless set otherwise.
+const chunk = 100
+
+// batch is the part of a renewal that belongs to one session.
+type batch struct {
+	holds   []*hold
+	indices []int
+}
+
+// Renew implements driver.Conn. It renews each session with one keep-alive and then proves each key with a linearizable
+// read: the lease's own list of keys isn't one.
+func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, driver.Renewal)) (unresolved int) {
+	batches := make(map[*session]*batch)
+	c.mu.Lock()
+	for s := range c.sessions {
+		if s.users > 0 || s.retired {
+			batches[s] = &batch{}
+		}
+	}
+	c.mu.Unlock()
+	for i, h := range holds {
+		own := h.(*hold)
+		b := batches[own.session]
+		if b == nil {
+			b = &batch{}
+			batches[own.session] = b
+		}
+		b.holds, b.indices = append(b.holds, own), append(b.indices, i)
+	}
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	for s, b := range batches {
+		all.Go(func() {
+			left := c.renew(ctx, s, b, report)
+			mu.Lock()
+			defer mu.Unlock()
+			unresolved += left
+		})
+	}
+	all.Wait()
+	return unresolved
+}
+
+// renew renews one session and reports its holds.
+func (c *conn) renew(ctx context.Context, s *session, b *batch, report func(int, driver.Renewal)) (unresolved int) {
+	fail := func(err error) {
+		for _, i := range b.indices {
+			report(i, driver.Renewal{Err: err})
+		}
+	}
+	if s.ctx.Err() != nil {
+		fail(context.Cause(s.ctx))
+		return 0
+	}
+	c.mu.Lock()
+	over := s.retired && s.users == 0
+	fresh := c.cfg.Now().Sub(s.sent) < s.ttl/12 // another batch has renewed it just now
+	c.mu.Unlock()
+	if over && len(b.holds) == 0 {
+		if c.revoke(ctx, s) != nil {
+			return 1
+		}
+		return 0
+	}
+	if !fresh {
+		if err := c.keepAlive(ctx, s); errors.Is(err, errNoSession) {
+			fail(context.Cause(s.ctx))
+			return 0
+		} else if err != nil {
+			fail(err)
+			return c.doubtful(s)
+		}
+	}
+	r := c.validity(s)
+	var reads sync.WaitGroup
+	for from := 0; from < len(b.holds); from += chunk {
+		to := min(from+chunk, len(b.holds))
+		holds, indices := b.holds[from:to], b.indices[from:to]
+		reads.Go(func() { c.prove(ctx, holds, func(i int, err error) { report(indices[i], renewal(r, err)) }) })
+	}
+	if c.doubtful(s) > 0 {
+		unresolved = c.sweep(ctx, s)
+	}
+	reads.Wait()
+	return unresolved
+}
+
+func renewal(r driver.Renewal, err error) driver.Renewal {
+	if err != nil {
+		return driver.Renewal{Err: err}
+	}
+	return r
+}
+
+// prove tells for each hold whether its key is as it was when it was granted.
+func (c *conn) prove(ctx context.Context, holds []*hold, tell func(i int, err error)) {
+	ops := make([]clientv3.Op, len(holds))
+	for i, h := range holds {
+		ops[i] = clientv3.OpGet(h.key, clientv3.WithKeysOnly())
+	}
+	resp, err := c.client.Txn(bare(ctx)).Then(ops...).Commit()
+	err = c.classify(err)
+	for i, h := range holds {
+		if err == nil {
+			if kv := kvs(resp, i); len(kv) == 0 || kv[0].ModRevision != h.rev {
+				tell(i, fmt.Errorf("%w: the key %q was deleted or replaced", driver.ErrNotHeld, h.key))
+				continue
+			}
+		}
+		tell(i, err)
+	}
+}
+
+// doubtful returns 1 if entries that nobody wants may appear under s.
+func (c *conn) doubtful(s *session) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.retired {
+		return 1
+	}
+	return 0
+}
+
+// sweep removes the keys of a retired session that no claim speaks for. A key was created after its claim was staked, so
+// one that is listed and has no claim now belongs to a request that was given up.
+func (c *conn) sweep(ctx context.Context, s *session) (unresolved int) {
+	resp, err := c.client.TimeToLive(bare(ctx), s.id, clientv3.WithAttachedKeys())
+	if err != nil {
+		return 1
+	}
+	var stray []string
+	c.mu.Lock()
+	for _, k := range resp.Keys {
+		key := string(k)
+		if cl := c.claims[key]; strings.HasPrefix(key, c.prefix) && (cl == nil || cl.session != s) {
+			stray = append(stray, key)
+		}
+	}
+	c.mu.Unlock()
+	for keys := range slices.Chunk(stray, chunk) {
+		var (
+			ifs  []clientv3.Cmp
+			then []clientv3.Op
+		)
+		for _, key := range keys {
+			ifs = append(ifs, clientv3.Compare(clientv3.LeaseValue(key), "=", int64(s.id)))
+			then = append(then, clientv3.OpDelete(key))
+		}
+		if resp, err := c.client.Txn(bare(ctx)).If(ifs...).Then(then...).Commit(); err != nil || !resp.Succeeded {
+			unresolved = 1
+		}
+	}
+	return unresolved
+}
