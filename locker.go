@@ -93,9 +93,9 @@ type Lease interface {
 	// Remaining returns how long the lease lasts unless it is renewed before; it is <= 0 once the lease has ended.
 	Remaining() time.Duration
 
-	// Release ends the lease and frees the name. Cancelling ctx doesn't cut it short, so that a cancelled request still
-	// frees its lock; a deadline that is still ahead does. Otherwise it takes at most 5 s, or what is left of the
-	// entry's TTL if that is less.
+	// Release ends the lease and frees the name. It takes at most 5 s, or what is left of the entry's TTL if that is
+	// less. Cancelling ctx doesn't cut it short, so that a cancelled request still frees its lock; a deadline of ctx that
+	// is still ahead does.
 	//
 	// It returns nil once the name is free; an error matching ErrLost if the lease had ended before; an error matching
 	// ErrUnavailable if the release wasn't confirmed in time: the entry is then removed in the background, or ends with
