@@ -291,27 +291,18 @@ func (w *wait) contend(l *lease) (*lease, error) {
 func (w *wait) ask(l *lease, call *callContext, queue bool) (driver.Hold, error) {
 	e := w.e
 	req := driver.Request{Name: l.name, ID: l.id, Owner: e.owner, Lost: l.lostByDriver}
-	call.parent, call.closing = w.ctx, e.ctx
-	if queue {
-		call.deadline = w.end
-		if w.end.IsZero() {
-			call.deadline = time.Now().Add(math.MaxInt64 / 4)
-		}
-		e.beat.queue(1)
-		defer e.beat.queue(-1)
-		defer call.end()
-		hold, err := e.queuer.Lock(call, req)
-		if err != nil && !driver.IsAnswer(err) {
-			e.beat.doubt()
-		}
-		return hold, err
-	}
-	call.deadline = time.Now().Add(e.attempt())
-	if !w.end.IsZero() && w.end.Before(call.deadline) {
-		call.deadline = w.end
-	}
+	call.parent, call.closing, call.limit = w.ctx, e.ctx, w.end
 	defer call.end()
-	hold, err := e.conn.TryLock(call, req)
+	var hold driver.Hold
+	var err error
+	if queue {
+		e.beat.queue(1)
+		hold, err = e.queuer.Lock(call, req)
+		e.beat.queue(-1)
+	} else {
+		call.bound = e.attempt()
+		hold, err = e.conn.TryLock(call, req)
+	}
 	if err != nil && !driver.IsAnswer(err) {
 		e.beat.doubt()
 	}

@@ -42,14 +42,15 @@ func (values) Done() <-chan struct{}       { return nil }
 func (values) Err() error                  { return nil }
 func (v values) Value(key any) any         { return v.from.Value(key) }
 
-// callContext bounds one call of a driver by a deadline and by the end of up to two contexts: the caller's and the
-// engine's. Most calls return before anybody waits for their context, so it makes a real context, with a timer, only when
-// Done is asked for.
+// callContext bounds one call of a driver: by a duration, by a point in time, and by the end of up to two contexts, the
+// caller's and the engine's. Most calls return before anybody looks at their context, so it makes a real one, with a
+// deadline and a timer, only when it is asked for one; the duration counts from then.
 type callContext struct {
-	parent   context.Context // whose values are used
-	closing  context.Context // nil: Close doesn't end the call
-	deadline time.Time       // the call's own; the parent's may be earlier
-	real     atomic.Pointer[realContext]
+	parent  context.Context // whose values are used
+	closing context.Context // nil: Close doesn't end the call
+	bound   time.Duration   // 0: none
+	limit   time.Time       // zero: none
+	real    atomic.Pointer[realContext]
 }
 
 type realContext struct {
@@ -57,29 +58,17 @@ type realContext struct {
 	stop func()
 }
 
-func (c *callContext) Deadline() (time.Time, bool) {
-	if d, ok := c.parent.Deadline(); ok && d.Before(c.deadline) {
-		return d, true
-	}
-	return c.deadline, true
-}
-
-func (c *callContext) Done() <-chan struct{} { return c.realize().Done() }
+func (c *callContext) Deadline() (time.Time, bool) { return c.realize().Deadline() }
+func (c *callContext) Done() <-chan struct{}       { return c.realize().Done() }
 
 func (c *callContext) Err() error {
 	if r := c.real.Load(); r != nil {
 		return r.Err()
 	}
-	if err := c.parent.Err(); err != nil {
-		return err
-	}
 	if c.closing != nil && c.closing.Err() != nil {
 		return context.Canceled
 	}
-	if !time.Now().Before(c.deadline) {
-		return context.DeadlineExceeded
-	}
-	return nil
+	return c.parent.Err()
 }
 
 func (c *callContext) Value(key any) any {
@@ -93,9 +82,22 @@ func (c *callContext) realize() *realContext {
 	if r := c.real.Load(); r != nil {
 		return r
 	}
-	ctx, cancel := context.WithDeadline(c.parent, c.deadline)
-	r := &realContext{ctx, cancel}
+	deadline := c.limit
+	if c.bound > 0 {
+		if d := time.Now().Add(c.bound); deadline.IsZero() || d.Before(deadline) {
+			deadline = d
+		}
+	}
+	var r *realContext
+	if deadline.IsZero() {
+		ctx, cancel := context.WithCancel(c.parent)
+		r = &realContext{ctx, cancel}
+	} else {
+		ctx, cancel := context.WithDeadline(c.parent, deadline)
+		r = &realContext{ctx, cancel}
+	}
 	if c.closing != nil {
+		cancel := r.stop
 		detach := context.AfterFunc(c.closing, cancel)
 		r.stop = func() { detach(); cancel() }
 	}
@@ -110,4 +112,10 @@ func (c *callContext) end() {
 	if r := c.real.Load(); r != nil {
 		r.stop()
 	}
+}
+
+// over reports whether the call's time is over, or will be after a while.
+func (c *callContext) over(after time.Duration) bool {
+	d, ok := c.Deadline()
+	return c.Err() != nil || ok && !time.Now().Add(after).Before(d)
 }

@@ -235,14 +235,14 @@ func (l *lease) freed() bool {
 
 // awaitRelease waits for the call of Release that came first, no longer than that call may take itself or ctx allows.
 func (l *lease) awaitRelease(ctx context.Context, done <-chan struct{}) error {
-	ctx, stop := context.WithDeadline(context.WithoutCancel(ctx), releaseDeadline(ctx, time.Now(), releaseBound))
-	defer stop()
+	bound := callContext{parent: values{ctx}, bound: releaseBound, limit: ahead(ctx)}
+	defer bound.end()
 	select {
 	case <-done:
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.result
-	case <-ctx.Done():
-		return &Error{"release", l.e.info.Backend, l.name, unavailable(ctx.Err())}
+	case <-bound.Done():
+		return &Error{"release", l.e.info.Backend, l.name, unavailable(bound.Err())}
 	}
 }

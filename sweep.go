@@ -129,14 +129,12 @@ func (s *sweep) try(ctx context.Context, item *sweepItem) error {
 
 const releaseBound = 5 * time.Second
 
-// releaseDeadline returns when a release has to be over: after bound, or at ctx's deadline if that is still ahead and
-// comes before.
-func releaseDeadline(ctx context.Context, now time.Time, bound time.Duration) time.Time {
-	end := now.Add(bound)
-	if d, ok := ctx.Deadline(); ok && d.After(now) && d.Before(end) {
+// ahead returns ctx's deadline if there is one and it is still ahead.
+func ahead(ctx context.Context) time.Time {
+	if d, ok := ctx.Deadline(); ok && time.Now().Before(d) {
 		return d
 	}
-	return end
+	return time.Time{}
 }
 
 // free releases a lease's entry at the backend. It tries again while the outcome isn't known, and leaves the rest to the
@@ -148,7 +146,7 @@ func (e *engine) free(ctx context.Context, l *lease, now driver.Instant) error {
 	call := &l.free
 	l.freeing = values{ctx}
 	call.parent = &l.freeing
-	call.deadline = releaseDeadline(ctx, time.Now(), min(max(left, time.Second), releaseBound))
+	call.bound, call.limit = min(max(left, time.Second), releaseBound), ahead(ctx)
 	defer call.end()
 	backoff := 10 * time.Millisecond
 	for doubt := false; ; doubt = true {
@@ -163,7 +161,7 @@ func (e *engine) free(ctx context.Context, l *lease, now driver.Instant) error {
 				return nil // an earlier attempt has removed it and its answer was lost
 			}
 			return lost("found gone by its release", err)
-		case driver.IsPermanent(err) || !time.Now().Add(backoff).Before(call.deadline):
+		case driver.IsPermanent(err) || call.over(backoff):
 			e.mu.Lock()
 			e.sweep.add(&sweepItem{name: l.name, free: l.hold.Release, lease: l}, 0)
 			e.mu.Unlock()
