@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
 // links are connections of our own. A link serves one call at a time, on the caller's goroutine: handing calls to
@@ -171,11 +173,8 @@ func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if l.target.tls == nil {
 		return conn, nil
 	}
-	config := l.target.tls.Clone()
-	if config.ServerName == "" {
-		config.ServerName, _, _ = net.SplitHostPort(addr)
-	}
-	secured := tls.Client(conn, config)
+	host, _, _ := net.SplitHostPort(addr)
+	secured := tls.Client(conn, tlsfiles.ForHost(l.target.tls, host))
 	if err := secured.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		return nil, &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: err}

@@ -177,3 +177,13 @@ func memory(t testing.TB, c *goredis.Client) int64 {
 	}
 	return n
 }
+
+// clients returns how many connections of a type the server has: "normal" or "pubsub".
+func clients(t testing.TB, c *goredis.Client, kind string) int {
+	t.Helper()
+	list, err := c.Do(t.Context(), "CLIENT", "LIST", "TYPE", kind).Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(list, "id=")
+}

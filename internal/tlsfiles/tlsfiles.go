@@ -111,3 +111,19 @@ func (f *Files) verify(state tls.ConnectionState) error {
 	_, err = state.PeerCertificates[0].Verify(opts)
 	return err
 }
+
+// ForHost returns a copy of a configuration for a connection to host, a name or an IP address without brackets. A server
+// that is addressed by its IP address can only be verified by such a copy: crypto/tls reports no server name then.
+func ForHost(c *tls.Config, host string) *tls.Config {
+	c = c.Clone()
+	if c.ServerName == "" {
+		c.ServerName = host
+	}
+	if verify, name := c.VerifyConnection, c.ServerName; verify != nil {
+		c.VerifyConnection = func(state tls.ConnectionState) error {
+			state.ServerName = name
+			return verify(state)
+		}
+	}
+	return c
+}
