@@ -129,8 +129,15 @@ func (a *agents) dialTLS(ctx context.Context, network string, config *tls.Config
 		return nil, err
 	}
 	if config.ServerName == "" {
+		host, _, _ := net.SplitHostPort(addr)
 		config = config.Clone()
-		config.ServerName, _, _ = net.SplitHostPort(addr)
+		config.ServerName = host
+		if verify := config.VerifyConnection; verify != nil {
+			config.VerifyConnection = func(state tls.ConnectionState) error {
+				state.ServerName = host // it is empty if the host is an IP address
+				return verify(state)
+			}
+		}
 	}
 	secure := tls.Client(conn, config)
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)

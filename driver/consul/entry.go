@@ -16,16 +16,17 @@ import (
 const offsetName = "%offset"
 
 // key returns the key of a name.
-func (s *settings) key(name string) string { return s.join(encodeName(name)) }
+func (s *settings) key(name string) string { return s.under() + encodeName(name) }
 
 // offsetKey returns the key of the number that is added to tokens.
-func (s *settings) offsetKey() string { return s.join(offsetName) }
+func (s *settings) offsetKey() string { return s.under() + offsetName }
 
-func (s *settings) join(encoded string) string {
+// under returns what all keys begin with.
+func (s *settings) under() string {
 	if s.prefix == "" {
-		return encoded
+		return ""
 	}
-	return s.prefix + "/" + encoded
+	return s.prefix + "/"
 }
 
 // encodeName makes a name fit for a key that can be read with GET /v1/kv/KEY: Consul's server refuses paths with

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 
@@ -42,6 +43,9 @@ var ttlBounds = regexp.MustCompile(`between \[([^=\]]+)=([^\]]+)\]`)
 func (c *conn) explain(err error, right string) error {
 	if err == nil || driver.IsAnswer(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
+	}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // without the request's address, which says nothing to the user
 	}
 	text := c.redact(err.Error())
 	var unknownCA x509.UnknownAuthorityError

@@ -26,6 +26,7 @@ type proxy struct {
 type seenRequest struct {
 	method, path, query, body string
 	conn                      string // the client's address
+	token, auth               string
 }
 
 // action is what a hook wants.
@@ -36,9 +37,11 @@ type action struct {
 	done    chan<- struct{} // closed once the server has answered
 }
 
-func (r seenRequest) isGrant() bool   { return r.path == "/v1/txn" && strings.Contains(r.body, `"lock"`) }
-func (r seenRequest) isRelease() bool { return r.path == "/v1/txn" && strings.Contains(r.body, `"delete"`) }
-func (r seenRequest) isWatch() bool   { return strings.HasPrefix(r.path, "/v1/kv/") }
+func (r seenRequest) isGrant() bool { return r.path == "/v1/txn" && strings.Contains(r.body, `"lock"`) }
+func (r seenRequest) isRelease() bool {
+	return r.path == "/v1/txn" && strings.Contains(r.body, `"delete"`)
+}
+func (r seenRequest) isWatch() bool { return strings.HasPrefix(r.path, "/v1/kv/") }
 
 func newProxy(t testing.TB, addr string) *proxy {
 	p := &proxy{}
@@ -48,7 +51,8 @@ func newProxy(t testing.TB, addr string) *proxy {
 	forward.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) { panic(http.ErrAbortHandler) }
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		seen := seenRequest{r.Method, r.URL.Path, r.URL.RawQuery, string(body), r.RemoteAddr}
+		seen := seenRequest{r.Method, r.URL.Path, r.URL.RawQuery, string(body), r.RemoteAddr,
+			r.Header.Get("X-Consul-Token"), r.Header.Get("Authorization")}
 		p.mu.Lock()
 		p.log = append(p.log, seen)
 		hook := p.hook
