@@ -35,7 +35,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-func request0(name string) driver.Request {
+func newRequest(name string) driver.Request {
 	return driver.Request{Name: name, ID: newID(), Owner: "test:1"}
 }
 
@@ -92,13 +92,13 @@ func TestLockAndRelease(t *testing.T) {
 
 	var last uint64
 	for range 3 {
-		h, err := a.TryLock(ctx, request0("x"))
+		h, err := a.TryLock(ctx, newRequest("x"))
 		require.NoError(t, err)
 		require.Greater(t, h.Grant().Token, last)
 		require.Equal(t, ttl, h.Grant().TTL)
 		last = h.Grant().Token
 		for _, c := range []*conn{a, b} {
-			_, err = c.TryLock(ctx, request0("x"))
+			_, err = c.TryLock(ctx, newRequest("x"))
 			require.ErrorIs(t, err, driver.ErrHeld)
 		}
 		require.NoError(t, h.Release(ctx))
@@ -115,7 +115,7 @@ func TestSameIDAgain(t *testing.T) {
 	prefix := uniquePrefix(t)
 	a, b := dial(t, s.Addr, prefix, nil), dial(t, s.Addr, prefix, nil)
 	ctx := within(t, 20*time.Second)
-	req := request0("x")
+	req := newRequest("x")
 	h, err := a.TryLock(ctx, req)
 	require.NoError(t, err)
 	again, err := a.TryLock(ctx, req)
@@ -137,7 +137,7 @@ func TestQueue(t *testing.T) {
 	s := testserver.Need(t, testserver.ZooKeeper)
 	prefix := uniquePrefix(t)
 	ctx := within(t, 30*time.Second)
-	first, err := dial(t, s.Addr, prefix, nil).TryLock(ctx, request0("x"))
+	first, err := dial(t, s.Addr, prefix, nil).TryLock(ctx, newRequest("x"))
 	require.NoError(t, err)
 
 	const n = 5
@@ -151,7 +151,7 @@ func TestQueue(t *testing.T) {
 	for i := range n {
 		c := dial(t, s.Addr, prefix, nil)
 		wg.Go(func() {
-			h, err := c.Lock(ctx, request0("x"))
+			h, err := c.Lock(ctx, newRequest("x"))
 			if err != nil {
 				t.Error(err)
 				return
@@ -187,7 +187,7 @@ func TestRenewProvesNodes(t *testing.T) {
 	z := admin(t, s.Addr)
 	var holds []driver.Hold
 	for i := range 5 {
-		h, err := c.TryLock(ctx, request0(fmt.Sprint(i)))
+		h, err := c.TryLock(ctx, newRequest(fmt.Sprint(i)))
 		require.NoError(t, err)
 		holds = append(holds, h)
 	}
@@ -215,4 +215,3 @@ func TestRenewProvesNodes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "somebody else", string(data))
 }
-

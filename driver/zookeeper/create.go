@@ -149,8 +149,6 @@ func (s *session) inspectFolder(ctx context.Context, p *place) (folder, error) {
 		}
 	} else if err != nil {
 		return folder{}, err
-	} else if stat.EphemeralOwner != 0 {
-		return folder{}, answer(zk.ErrNoChildrenForEphemerals, "", p.folder)
 	}
 	f, known := s.c.remembered(p.req.Name)
 	if !known {

@@ -13,7 +13,7 @@ import (
 )
 
 // offsetName is the node that holds the prefix's token offset. No name is encoded like this.
-const offsetName = "%offset"
+const offsetName = "%token-offset"
 
 func (c *conn) offsetPath() string            { return c.prefix + "/" + offsetName }
 func (c *conn) folderPath(name string) string { return c.prefix + "/" + encode(name) }
