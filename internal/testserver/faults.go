@@ -35,8 +35,8 @@ type condition struct {
 // Do does something to the server. It is not undone before the end of the test that the server was
 // handed to; the methods below undo it at the end of the test that they are given.
 //
-// A server from Need is shared with tests that run at the same time, and one that the user brought is
-// not ours: for these Do returns an error that matches errors.ErrUnsupported.
+// It is an error to do something to a server from Need, which is shared with tests that run at the same
+// time, and one that matches errors.ErrUnsupported where the server is not ours or has no container.
 func (s *Server) Do(ctx context.Context, a Action) error {
 	if s.faults != nil {
 		return s.faults

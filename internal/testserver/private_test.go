@@ -18,7 +18,7 @@ func silent(t *testing.T, s *Server) {
 	}
 }
 
-// TestPrivate starts every server that there can be a private one of, at the same time no more than one.
+// TestPrivate starts each server that there can be a private one of, one after another.
 func TestPrivate(t *testing.T) {
 	for _, name := range Profile("all") {
 		if servers[name] == nil || servers[name].command == nil {
@@ -28,9 +28,6 @@ func TestPrivate(t *testing.T) {
 			start := time.Now()
 			s := Private(t, name, nil)
 			t.Logf("%s after %.2f s", s.Addr, time.Since(start).Seconds())
-			s.Pause(t)
-			silent(t, s)
-			s.Resume(t)
 		})
 	}
 }
@@ -77,19 +74,15 @@ func TestPrivateFaults(t *testing.T) {
 }
 
 func TestPrivateIsRemoved(t *testing.T) {
+	if DockerMissing() != nil {
+		unavailable(t, Redis, DockerMissing())
+	}
 	var name string
 	t.Run("use", func(t *testing.T) {
 		s := Private(t, Redis, nil)
 		s.Pause(t) // no hindrance
-		c, ok := s.host.(*container)
-		if !ok {
-			t.Skip("no container")
-		}
-		name = c.name
+		name = s.host.(*container).name
 	})
-	if name == "" {
-		t.Skip("no container")
-	}
 	out, err := docker(t.Context(), "ps", "--all", "--quiet", "--filter", "name="+name)
 	if err != nil || out != "" {
 		t.Fatalf("%s is still there: %q, %v", name, out, err)
@@ -98,11 +91,10 @@ func TestPrivateIsRemoved(t *testing.T) {
 
 // TestSweep leaves a container as if its process had been killed.
 func TestSweep(t *testing.T) {
-	s := Private(t, Redis, nil)
-	c, ok := s.host.(*container)
-	if !ok {
-		t.Skip("no container")
+	if DockerMissing() != nil {
+		unavailable(t, Redis, DockerMissing())
 	}
+	c := Private(t, Redis, nil).host.(*container)
 	image, err := imageFor("redis")
 	if err != nil {
 		t.Fatal(err)
