@@ -2,6 +2,7 @@ package locker
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -43,14 +44,17 @@ func (values) Err() error                  { return nil }
 func (v values) Value(key any) any         { return v.from.Value(key) }
 
 // callContext bounds one call of a driver: by a duration, by a point in time, and by the end of up to two contexts, the
-// caller's and the engine's. Most calls return before anybody looks at their context, so it makes a real one, with a
-// deadline and a timer, only when it is asked for one; the duration counts from then.
+// caller's and the engine's. Most calls return before anybody waits for their context, so it makes a real one, with a
+// timer, only when Done is asked for; the duration counts from when the deadline is asked for.
 type callContext struct {
 	parent  context.Context // whose values are used
 	closing context.Context // nil: Close doesn't end the call
 	bound   time.Duration   // 0: none
 	limit   time.Time       // zero: none
 	real    atomic.Pointer[realContext]
+
+	mu sync.Mutex
+	at time.Time // limit, or bound since it was first asked for
 }
 
 type realContext struct {
@@ -58,8 +62,30 @@ type realContext struct {
 	stop func()
 }
 
-func (c *callContext) Deadline() (time.Time, bool) { return c.realize().Deadline() }
-func (c *callContext) Done() <-chan struct{}       { return c.realize().Done() }
+func (c *callContext) Deadline() (time.Time, bool) {
+	at := c.ends()
+	if d, ok := c.parent.Deadline(); ok && (at.IsZero() || d.Before(at)) {
+		return d, true
+	}
+	return at, !at.IsZero()
+}
+
+// ends returns the call's own deadline; the zero time if it has none.
+func (c *callContext) ends() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at.IsZero() {
+		c.at = c.limit
+		if c.bound > 0 {
+			if d := time.Now().Add(c.bound); c.at.IsZero() || d.Before(c.at) {
+				c.at = d
+			}
+		}
+	}
+	return c.at
+}
+
+func (c *callContext) Done() <-chan struct{} { return c.realize().Done() }
 
 func (c *callContext) Err() error {
 	if r := c.real.Load(); r != nil {
@@ -68,7 +94,15 @@ func (c *callContext) Err() error {
 	if c.closing != nil && c.closing.Err() != nil {
 		return context.Canceled
 	}
-	return c.parent.Err()
+	if err := c.parent.Err(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.at.IsZero() && !time.Now().Before(c.at) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 func (c *callContext) Value(key any) any {
@@ -82,12 +116,7 @@ func (c *callContext) realize() *realContext {
 	if r := c.real.Load(); r != nil {
 		return r
 	}
-	deadline := c.limit
-	if c.bound > 0 {
-		if d := time.Now().Add(c.bound); deadline.IsZero() || d.Before(deadline) {
-			deadline = d
-		}
-	}
+	deadline := c.ends()
 	var r *realContext
 	if deadline.IsZero() {
 		ctx, cancel := context.WithCancel(c.parent)
