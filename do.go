@@ -102,7 +102,11 @@ func newDoContext(caller, lease context.Context) *doContext {
 		c.Context, stop = context.WithDeadline(c.Context, d)
 		c.cancel = func(cause error) { cancel(cause); stop() }
 	}
-	c.detach = context.AfterFunc(caller, func() { c.cancel(context.Cause(caller)) })
+	c.detach = context.AfterFunc(caller, func() {
+		if caller.Err() != context.DeadlineExceeded { // that is the inner context's own deadline
+			c.cancel(context.Cause(caller))
+		}
+	})
 	return c
 }
 
@@ -122,7 +126,10 @@ func (c *doContext) Done() <-chan struct{} {
 
 func (c *doContext) Err() error {
 	c.ask()
-	return c.Context.Err()
+	if err := c.Context.Err(); err == nil || c.lease.Err() != nil || c.caller.Err() == nil {
+		return err
+	}
+	return c.caller.Err()
 }
 
 func (c *doContext) Value(key any) any {

@@ -113,9 +113,12 @@ func TestTryBehindWaiters(t *testing.T) {
 		go l.Acquire(ctx, "a")
 		go l.Acquire(ctx, "a")
 		synctest.Wait()
-		tries := n.count("try")
+		tries, asked := n.count("try"), time.Now()
 		_, err := l.TryAcquire(t.Context(), "a")
 		wantErr(t, err, ErrHeld)
+		if d := time.Since(asked); d != 0 {
+			t.Errorf("took %v", d)
+		}
 		if n.count("try") != tries {
 			t.Error("a second contender of this process at the backend")
 		}
