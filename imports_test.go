@@ -32,8 +32,8 @@ var importRules = []struct {
 
 func TestImports(t *testing.T) {
 	for _, rule := range importRules {
-		if _, err := os.Stat(rule.packages); os.IsNotExist(err) {
-			continue // it isn't built yet, or this is a copy of a part
+		if files, _ := filepath.Glob(rule.packages + "/*.go"); len(files) == 0 {
+			continue // there is no such package yet
 		}
 		t.Run(rule.packages, func(t *testing.T) {
 			var allowed []string

@@ -109,6 +109,7 @@ func TestEXP10OptionsRefused(t *testing.T) {
 		{info: limited, opts: locker.Options{TTL: 41 * time.Second}, says: "TTL 41s isn't between 2s and 40s"},
 		{info: limited, opts: locker.Options{TTL: 40*time.Second + 1}, says: "TTL 40.000000001s isn't between 2s and 40s"},
 		{info: limited, opts: locker.Options{TTL: 1<<63 - 1}, says: "TTL"},
+		{info: driver.Info{Backend: "test", Granularity: time.Second}, opts: locker.Options{TTL: time.Millisecond}, says: "TTL 1ms isn't between 100ms"},
 		{opts: locker.Options{MaxHold: -1}, says: "MaxHold -1ns is negative"},
 		{opts: locker.Options{Require: 3}, says: "Require: Kind(3)"},
 		{opts: locker.Options{Require: locker.Correctness}, says: "test gives locks of kind efficiency, and correctness is required"},

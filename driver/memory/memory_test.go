@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -421,14 +422,25 @@ func TestOWN01GrantMeetsCancellation(t *testing.T) {
 			w, err := c.(driver.Queuer).Lock(ctx, request("n", 'b'))
 			got <- granted{hold: w, err: err}
 		}()
-		var both sync.WaitGroup
-		both.Go(cancel)
-		both.Go(func() {
+		if i%4 != 0 { // let it wait, or meet it on its way
+			for inspect(t, c, "n").Waiters == 0 {
+				runtime.Gosched()
+			}
+		}
+		release := func() {
 			if err := h.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
-		})
-		both.Wait()
+		}
+		if i%2 == 0 {
+			var both sync.WaitGroup
+			both.Go(cancel)
+			both.Go(release)
+			both.Wait()
+		} else {
+			cancel()
+			release()
+		}
 		g := <-got
 		if (g.hold == nil) == (g.err == nil) {
 			t.Fatalf("round %d: %v and %v", i, g.hold, g.err)
