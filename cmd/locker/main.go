@@ -5,7 +5,7 @@ import (
 	"os"
 	"runtime"
 
-	_ "github.com/leasekit/locker/driver/file"
+	_ "github.com/leasekit/locker/driver/all"
 )
 
 // The kernel sends the parent-death signal to a command when the thread that started it ends. The main goroutine starts

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -157,15 +156,6 @@ func (f *runFlags) graceFor(rawURL string) (time.Duration, error) {
 		return f.grace.d, nil
 	}
 	return 5 * time.Second, nil
-}
-
-func (f *runFlags) options(backend *string) *locker.Options {
-	o := &locker.Options{TTL: f.ttl.d, MaxHold: f.maxHold.d, Require: f.require.kind}
-	if f.verbose {
-		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	o.Hooks.Acquired = func(_ context.Context, e locker.Event) { *backend = e.Backend }
-	return o
 }
 
 // acquire waits for the lock as the flags say. A signal ends the wait.
