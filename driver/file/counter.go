@@ -58,8 +58,31 @@ func parseRecord(s string) (r record, ok bool) {
 // mint writes the next token of a name and its holder. The caller has locked the name. Each step leaves a state that the
 // next caller can go on from: the token is returned only once it is on the medium, the old file is complete until the
 // new one is, and what a crash leaves of the new one is written over.
+//
+// The new file is locked from before the old one is read until it has taken its place. When somebody replaces the file
+// of the lock, two processes can be here at once, and the counter must not fall back for the one that loses.
 func (c *conn) mint(d *directory, dirfd int, base string, req driver.Request) (uint64, error) {
 	name := counterName(base)
+	temporary, err := lockTemporary(d, dirfd, name+temporarySuffix)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		unix.Flock(int(temporary.Fd()), unix.LOCK_UN)
+		temporary.Close()
+	}()
+	token, err := c.replaceCounter(d, dirfd, name, temporary, req)
+	if err != nil {
+		unix.Unlinkat(dirfd, name+temporarySuffix, 0)
+		return 0, err
+	}
+	if err := fsync(dirfd); err != nil {
+		return 0, &fs.PathError{Op: "sync the directory of", Path: name, Err: err}
+	}
+	return token, nil
+}
+
+func (c *conn) replaceCounter(d *directory, dirfd int, name string, temporary *os.File, req driver.Request) (uint64, error) {
 	var stored uint64
 	switch s, err := readCounter(d, dirfd, name); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -80,8 +103,21 @@ func (c *conn) mint(d *directory, dirfd int, base string, req driver.Request) (u
 	if us := now.UnixMicro(); us > 0 {
 		r.token = max(r.token, uint64(us))
 	}
-	if err := replaceFile(d, dirfd, name, r.String()); err != nil {
+	if !d.private {
+		unix.Fchmod(int(temporary.Fd()), d.mode) // the umask took the group's rights
+	}
+	err := temporary.Truncate(0)
+	if err == nil {
+		_, err = temporary.WriteString(r.String())
+	}
+	if err == nil {
+		err = fsync(int(temporary.Fd()))
+	}
+	if err != nil {
 		return 0, err
+	}
+	if err := unix.Renameat(dirfd, name+temporarySuffix, dirfd, name); err != nil {
+		return 0, &fs.PathError{Op: "rename", Path: name + temporarySuffix, Err: err}
 	}
 	return r.token, nil
 }
@@ -122,42 +158,8 @@ func openCounter(d *directory, dirfd int, name string, flags int) (*os.File, err
 	return f, nil
 }
 
-// replaceFile writes a temporary file and renames it. The temporary file's name is fixed, so that crashes leave one at
-// most, and it is locked while it is written: two processes can be here at once when somebody replaced the lock's file.
-func replaceFile(d *directory, dirfd int, name, content string) error {
-	temporary := name + temporarySuffix
-	f, err := lockTemporary(d, dirfd, temporary)
-	if err != nil {
-		return err
-	}
-	fd := int(f.Fd())
-	defer f.Close()
-	defer unix.Flock(fd, unix.LOCK_UN)
-	if !d.private {
-		unix.Fchmod(fd, d.mode)
-	}
-	err = f.Truncate(0)
-	if err == nil {
-		_, err = f.WriteString(content)
-	}
-	if err == nil {
-		err = fsync(fd)
-	}
-	if err != nil {
-		unix.Unlinkat(dirfd, temporary, 0)
-		return &fs.PathError{Op: "write", Path: temporary, Err: err}
-	}
-	if err := unix.Renameat(dirfd, temporary, dirfd, name); err != nil {
-		unix.Unlinkat(dirfd, temporary, 0)
-		return &fs.PathError{Op: "rename", Path: temporary, Err: err}
-	}
-	if err := fsync(dirfd); err != nil {
-		return &fs.PathError{Op: "sync the directory of", Path: name, Err: err}
-	}
-	return nil
-}
-
-// lockTemporary opens and locks the temporary file. Another process may rename or remove it in between.
+// lockTemporary opens and locks the new file. Its name is fixed, so that crashes leave one at most. Another process may
+// rename or remove it in between.
 func lockTemporary(d *directory, dirfd int, name string) (*os.File, error) {
 	for range 10 {
 		f, err := openCounter(d, dirfd, name, unix.O_WRONLY|unix.O_CREAT)

@@ -84,6 +84,7 @@ func TestCounterSurvivesACrashAtAnyStep(t *testing.T) {
 		{"before it is written", old, "", stored + 1, true},
 		{"while it is written", old, next[:5], stored + 1, true},
 		{"before it is renamed", old, next, stored + 1, true},
+		{"of a longer one", old, next + strings.Repeat("x", 100), stored + 1, true},
 		{"after it is renamed", next, "", stored + 2, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
