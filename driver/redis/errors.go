@@ -31,7 +31,7 @@ var answers = []struct {
 	{"ERR Client sent AUTH", driver.ErrDenied},
 	{"The user executing the script can't", driver.ErrDenied}, // 6.2
 	{"ACL failure in script", driver.ErrDenied},               // from 7.2 on
-	{"unknown command", driver.ErrConfig}, // switched off by rename-command
+	{"unknown command", driver.ErrConfig},                     // switched off by rename-command
 	{"Unknown Redis command", driver.ErrConfig},
 	{"DB index is out of range", driver.ErrConfig},
 	{"SELECT is not allowed in cluster mode", driver.ErrConfig},
