@@ -84,7 +84,11 @@ func call[T any](ctx context.Context, c *client, l lane, id string, fn func(cont
 	defer func() { <-c.turns[l] }()
 	link := c.links.take()
 	link.begin(ctx)
-	result, err := fn(limit{ctx}, link.client)
+	var result T
+	err := link.connect(ctx)
+	if err == nil {
+		result, err = fn(limit{ctx}, link.client)
+	}
 	cut := link.end()
 	c.links.put(link, !cut && (err == nil || isReply(err)))
 	if err != nil && !isReply(err) {

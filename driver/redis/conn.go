@@ -77,13 +77,14 @@ func (c *connector) Connect(ctx context.Context, cfg driver.Config) (driver.Conn
 func (c *conn) probe(ctx context.Context, name string) error {
 	key := c.layout.key(name)
 	_, err := call(ctx, c.client, attempts, "", func(ctx context.Context, client redis.UniversalClient) (none struct{}, err error) {
-		reply, err := probeScript.run(ctx, client, func() {}, []string{c.layout.companion(key, "p")}, c.layout.channel(key))
-		if err != nil {
+		// EVAL, which is the only way once the server has forgotten the scripts; locking itself begins with EVALSHA.
+		cmd := probeScript.command(ctx, true, []string{c.layout.companion(key, "p")}, c.layout.channel(key))
+		if err := client.Process(ctx, cmd); err != nil {
 			return none, err
 		}
-		switch failed, ok := reply.([]any); {
+		switch failed, ok := cmd.Val().([]any); {
 		case !ok || len(failed) == 1:
-			return none, fmt.Errorf("the probe was answered with %v", reply)
+			return none, fmt.Errorf("the probe was answered with %v", cmd.Val())
 		case len(failed) == 0:
 			return none, nil
 		default:

@@ -15,7 +15,7 @@ import (
 var errClosed = errors.New("redis: connection closed")
 
 // answers says which replies of a server are answers: somebody has to change something before it says anything else.
-// The text is looked for anywhere, since servers before 7.0 put what went wrong inside a script into a longer message.
+// The text is looked for anywhere, since some versions put what went wrong inside a script into a longer message.
 // Every other reply, such as OOM, MISCONF, LOADING, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, BUSY and what a later
 // version may add, is an unknown: it passes.
 var answers = []struct {
@@ -29,8 +29,9 @@ var answers = []struct {
 	{"ERR invalid password", driver.ErrDenied},
 	{"ERR AUTH", driver.ErrDenied}, // a password for a server that has none
 	{"ERR Client sent AUTH", driver.ErrDenied},
-	{"The user executing the script can't", driver.ErrDenied},
-	{"unknown command", driver.ErrConfig}, // switched off by rename-command
+	{"The user executing the script can't", driver.ErrDenied}, // 6.2
+	{"ACL failure in script", driver.ErrDenied},               // from 7.2 on
+	{"unknown command", driver.ErrConfig},                     // switched off by rename-command
 	{"Unknown Redis command", driver.ErrConfig},
 	{"DB index is out of range", driver.ErrConfig},
 	{"SELECT is not allowed in cluster mode", driver.ErrConfig},

@@ -114,6 +114,7 @@ type link struct {
 
 	mu   sync.Mutex
 	conn net.Conn // below TLS
+	next net.Conn // is connected, and waits for the library to ask for it
 	dead context.Context
 	kill context.CancelFunc
 
@@ -126,7 +127,7 @@ func newLink(t *target) *link {
 	l := &link{target: t}
 	l.dead, l.kill = context.WithCancel(context.Background())
 	o := t.options()
-	o.Dialer = l.dial
+	o.Dialer = l.dialed
 	// With room for one connection alone, the library would go on dialling in the background after a failure.
 	o.PoolSize, o.PipelinePoolSize, o.DialerRetries = 2, -1, 1
 	l.client = redis.NewClient(o)
@@ -146,6 +147,33 @@ func (t *target) options() *redis.Options {
 		DisableIdentity:            true,
 		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+}
+
+// connect connects a new link. The library would do it as well, and write to the program's standard error if it fails.
+func (l *link) connect(ctx context.Context) error {
+	l.mu.Lock()
+	fresh := l.conn == nil
+	l.mu.Unlock()
+	if !fresh {
+		return nil
+	}
+	conn, err := l.dial(ctx, l.target.network, l.target.addr)
+	l.mu.Lock()
+	l.next = conn
+	l.mu.Unlock()
+	return err
+}
+
+// dialed hands a connection to the library.
+func (l *link) dialed(ctx context.Context, network, addr string) (net.Conn, error) {
+	l.mu.Lock()
+	conn := l.next
+	l.next = nil
+	l.mu.Unlock()
+	if conn != nil {
+		return conn, nil
+	}
+	return l.dial(ctx, network, addr)
 }
 
 // dial connects, until the link is cut.
