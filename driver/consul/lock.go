@@ -150,7 +150,7 @@ func (c *conn) attempt(ctx context.Context, a *ask, req driver.Request) (*hold, 
 			case s != nil && entry.Session == s.id && carries(entry, req.ID):
 				return c.regain(ctx, a, s, req, entry, offset)
 			case entry.Session != "":
-				c.manners.taken(c.cfg.Now(), req.Name)
+				c.manners.lost(c.cfg.Now(), req.Name)
 				err = driver.Held(0)
 			case entry.Flags != api.LockFlagValue:
 				err = fmt.Errorf("%w: consul: the key %q has flags %d and not those of a lock", driver.ErrConflict, key, entry.Flags)
@@ -179,7 +179,7 @@ func (c *conn) attempt(ctx context.Context, a *ask, req driver.Request) (*hold, 
 			Session: s.id,
 		}, c.offsetOp())
 		if err == nil && no == nil {
-			c.manners.took(c.cfg.Now().Sub(began))
+			c.manners.took(c.cfg.Now(), req.Name, c.cfg.Now().Sub(began))
 			return c.granted(ctx, s, req, results)
 		}
 		if err != nil && !unsent(err) {
@@ -197,7 +197,7 @@ func (c *conn) attempt(ctx context.Context, a *ask, req driver.Request) (*hold, 
 			c.manners.freed(c.cfg.Now(), req.Name)
 			return nil, fmt.Errorf("consul: its lock-delay lasts after a session that ended: %w", driver.Held(delayPoll))
 		case no.says(saysHeld):
-			c.manners.taken(c.cfg.Now(), req.Name)
+			c.manners.lost(c.cfg.Now(), req.Name)
 			return nil, driver.Held(0)
 		default:
 			look = true

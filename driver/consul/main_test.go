@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,8 +21,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testserver.Main(m)) }
 
-// admin returns a client of the server that has nothing to do with the driver.
+// admin returns a client of the server that has nothing to do with the driver. There is one for each server, since each
+// has its own pool of connections.
 func admin(t testing.TB, s *testserver.Server) *api.Client {
+	admins.Lock()
+	defer admins.Unlock()
+	if c := admins.clients[s.Addr]; c != nil {
+		return c
+	}
 	config := &api.Config{Address: s.Addr, Scheme: "http", Token: s.Password}
 	if s.TLS != nil {
 		config.Scheme = "https"
@@ -29,8 +36,14 @@ func admin(t testing.TB, s *testserver.Server) *api.Client {
 	}
 	c, err := api.NewClient(config)
 	require.NoError(t, err)
+	admins.clients[s.Addr] = c
 	return c
 }
+
+var admins = struct {
+	sync.Mutex
+	clients map[string]*api.Client
+}{clients: make(map[string]*api.Client)}
 
 // connect opens a driver's connection. The URL is consul://ADDR/PREFIX?PARAMETERS.
 func connect(t testing.TB, url string, ttl time.Duration) *conn {

@@ -3,12 +3,14 @@ package consul
 import (
 	"bytes"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,11 +23,12 @@ type proxy struct {
 	mu   sync.Mutex
 	log  []seenRequest
 	hook func(r seenRequest) action
+
+	open, most atomic.Int32 // connections from clients
 }
 
 type seenRequest struct {
 	method, path, query, body string
-	conn                      string // the client's address
 	token, auth               string
 }
 
@@ -49,9 +52,9 @@ func newProxy(t testing.TB, addr string) *proxy {
 	require.NoError(t, err)
 	forward := httputil.NewSingleHostReverseProxy(target)
 	forward.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) { panic(http.ErrAbortHandler) }
-	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		seen := seenRequest{r.Method, r.URL.Path, r.URL.RawQuery, string(body), r.RemoteAddr,
+		seen := seenRequest{r.Method, r.URL.Path, r.URL.RawQuery, string(body),
 			r.Header.Get("X-Consul-Token"), r.Header.Get("Authorization")}
 		p.mu.Lock()
 		p.log = append(p.log, seen)
@@ -87,6 +90,17 @@ func newProxy(t testing.TB, addr string) *proxy {
 		}
 		panic(http.ErrAbortHandler)
 	}))
+	p.server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			if n := p.open.Add(1); n > p.most.Load() {
+				p.most.Store(n)
+			}
+		case http.StateClosed, http.StateHijacked:
+			p.open.Add(-1)
+		}
+	}
+	p.server.Start()
 	t.Cleanup(p.server.Close)
 	return p
 }

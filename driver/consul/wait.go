@@ -112,9 +112,12 @@ func (w *watchers) run(f func()) bool {
 
 // hint says that a name may be free.
 func (w *watchers) hint(n *watch) {
-	w.c.manners.freed(w.c.cfg.Now(), n.name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(n.hints) == 0 {
+		return
+	}
+	w.c.manners.hinted(w.c.cfg.Now(), n.name)
 	for h := range n.hints {
 		select {
 		case h <- struct{}{}:
@@ -127,6 +130,8 @@ func (w *watchers) hint(n *watch) {
 func (w *watchers) follow(ctx context.Context, n *watch) {
 	c := w.c
 	index := uint64(0)
+	missed := 0 // times that it became free
+	var hint *time.Timer
 	for ctx.Err() == nil {
 		entry, at, err := c.block(ctx, n.key, index)
 		if err != nil {
@@ -139,8 +144,12 @@ func (w *watchers) follow(ctx context.Context, n *watch) {
 		case at == index:
 			// It took the whole time.
 		case entry == nil || entry.Session == "":
-			w.hint(n)
+			hint = time.AfterFunc(c.manners.turn(c.cfg.Now(), n.name, missed), func() { w.hint(n) })
+			missed++
 		default:
+			if hint != nil {
+				hint.Stop()
+			}
 			c.manners.taken(c.cfg.Now(), n.name)
 		}
 		if at < index {

@@ -104,12 +104,7 @@ func TestThousandWaitersNeedFewConnections(t *testing.T) {
 		}
 		return true
 	})
-	conns := map[string]bool{}
-	for _, r := range p.requests() {
-		conns[r.conn] = true
-	}
-	require.LessOrEqual(t, len(conns), maxGrants+maxUpkeep+maxFollowed)
-	require.Less(t, len(conns), 100)
+	require.LessOrEqual(t, int(p.most.Load()), maxGrants+maxUpkeep+maxFollowed)
 }
 
 func TestWAIT24WatchSurvivesErrors(t *testing.T) {
@@ -202,6 +197,6 @@ func TestReleaserAloneIsHardlyDelayed(t *testing.T) {
 			given++
 		}
 	}
-	require.LessOrEqual(t, given, 2000/(idleShare*int(minWay/time.Millisecond))+1)
+	require.LessOrEqual(t, given, int(2*time.Second/(idleShare*grantsAway*minGrant))+1)
 	require.Positive(t, given)
 }
