@@ -230,6 +230,10 @@ func newProxy(t testing.TB, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newProxyOn(t, l, target)
+}
+
+func newProxyOn(t testing.TB, l net.Listener, target string) *proxy {
 	p := &proxy{Addr: l.Addr().String(), target: target}
 	var all sync.WaitGroup
 	all.Go(func() {
