@@ -217,7 +217,9 @@ func (h *hold) Release(ctx context.Context) error {
 		c.drop(ctx, h.key)
 		return context.Cause(h.session.ctx)
 	}
-	resp, err := c.client.Txn(bare(ctx)).
+	ctx, stop := bounded(ctx) // the next attempt goes to another member
+	defer stop()
+	resp, err := c.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(h.key), "=", h.rev)).
 		Then(clientv3.OpDelete(h.key)).
 		Commit()
