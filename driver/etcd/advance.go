@@ -59,7 +59,7 @@ func (c *conn) Advance(ctx context.Context, h driver.Hold, floor uint64) error {
 		resp, err := c.client.Txn(bare(ctx)).
 			If(clientv3.Compare(clientv3.ModRevision(own.key), "=", own.rev), clientv3.Compare(clientv3.ModRevision(key), "=", mod)).
 			Then(clientv3.OpPut(key, strconv.FormatInt(want, 10))).
-			Else(clientv3.OpGet(own.key, clientv3.WithKeysOnly()), clientv3.OpGet(key)).
+			Else(clientv3.OpGet(own.key), clientv3.OpGet(key)).
 			Commit()
 		if err != nil {
 			return c.classify(err)

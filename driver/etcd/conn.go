@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// attempt bounds a request that has no other bound: a member that is cut off keeps a request for 7 s.
+	// attempt bounds a request whose caller has more time: a member that is cut off keeps a request for 7 s, one that is
+	// paused for ever, and the next request goes to another.
 	attempt = 2 * time.Second
 	// grace is how long a request that creates an entry goes on after its caller has left, so that Undo knows what
 	// became of it.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/leasekit/locker/driver"
+	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
 // dial makes the client. It sends nothing: connections are made by the first request.
@@ -33,17 +35,16 @@ func (c *conn) dial(cn *connector) error {
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 2 * time.Second,
 		}),
-		grpc.WithChainUnaryInterceptor(failFast),
 	}
-	creds := insecure.NewCredentials()
+	h := &handshaker{insecure.NewCredentials(), nil, l}
 	if !l.plain {
 		config, err := cn.tls.Config()
 		if err != nil {
 			return err
 		}
-		creds = credentials.NewTLS(config)
+		h.TransportCredentials, h.config = credentials.NewTLS(config), config
 	}
-	opts = append(opts, grpc.WithTransportCredentials(&handshaker{creds, l}))
+	opts = append(opts, grpc.WithTransportCredentials(h))
 	if cn.credentials != nil {
 		c.login = &login{credentials: cn.credentials, gate: make(chan struct{}, 1)}
 		opts = append(opts, grpc.WithPerRPCCredentials(c.login),
@@ -51,7 +52,7 @@ func (c *conn) dial(cn *connector) error {
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            cn.endpoints,
-		DialOptions:          opts,
+		DialOptions:          append(opts, grpc.WithChainUnaryInterceptor(failFast)), // the innermost
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      2, // of reads, at once, when the member has closed the connection
@@ -122,6 +123,7 @@ func (o *observed) Read(p []byte) (int, error) {
 	}
 	if refusedCertificate(err) { // a server checks it after the client's part of the handshake
 		o.link.note(o.endpoint, certificateError(o.endpoint, err))
+		return n, err
 	}
 	o.once.Do(func() { // it hangs up without having said anything
 		if o.link.plain && speaksTLS(o.endpoint) {
@@ -135,13 +137,21 @@ func (o *observed) Read(p []byte) (int, error) {
 // handshaker is a transport's security that tells the link about handshakes that failed.
 type handshaker struct {
 	credentials.TransportCredentials
-	link *link
+	config *tls.Config // nil: no TLS
+	link   *link
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	o := raw.(*observed)
-	secured, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, o.Conn)
+	o, creds := raw.(*observed), h.TransportCredentials
+	if h.config != nil {
+		host, _, err := net.SplitHostPort(o.endpoint)
+		if err != nil {
+			return nil, nil, err
+		}
+		creds = credentials.NewTLS(tlsfiles.ForHost(h.config, host))
+	}
+	secured, info, err := creds.ClientHandshake(ctx, authority, o.Conn)
 	if err != nil {
 		h.link.note(o.endpoint, handshakeError(o.endpoint, err))
 		return nil, nil, err
@@ -151,12 +161,13 @@ func (h *handshaker) ClientHandshake(ctx context.Context, authority string, raw 
 
 // Clone implements credentials.TransportCredentials.
 func (h *handshaker) Clone() credentials.TransportCredentials {
-	return &handshaker{h.TransportCredentials.Clone(), h.link}
+	return &handshaker{h.TransportCredentials.Clone(), h.config, h.link}
 }
 
 // handshakeError tells what has to be changed from what may pass.
 func handshakeError(endpoint string, err error) error {
-	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
+	if noTLS || errors.Is(err, io.EOF) && speaksPlain(endpoint) {
 		return fmt.Errorf("%w: %s doesn't speak TLS: the scheme for that is etcd: %w", driver.ErrConfig, endpoint, err)
 	}
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
@@ -209,6 +220,21 @@ func (l *link) explain(err error) error {
 		return fmt.Errorf("%w (%w)", err, why)
 	}
 	return err
+}
+
+// speaksPlain asks a server that hangs up on a TLS handshake for one of HTTP/2 without TLS.
+func speaksPlain(endpoint string) bool {
+	raw, err := net.DialTimeout("tcp", endpoint, 500*time.Millisecond)
+	if err != nil {
+		return false
+	}
+	defer raw.Close()
+	raw.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	const settings = 4 // the type of the frame that either side begins with
+	io.WriteString(raw, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	var head [9]byte
+	_, err = io.ReadFull(raw, head[:])
+	return err == nil && head[3] == settings
 }
 
 // speaksTLS asks a server that says nothing to plain text for a TLS handshake.

@@ -26,7 +26,14 @@ func (c *conn) classify(err error) error {
 	if err == nil || errors.Is(err, errNoSession) || driver.IsAnswer(err) {
 		return err
 	}
-	switch err := rpctypes.Error(err); {
+	server := err // what the server or the client library has said, without what was put around it
+	if s, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); ok {
+		server = rpctypes.Error(s.GRPCStatus().Err())
+	}
+	switch err := server; {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return fmt.Errorf("%w: %w", errNoSession, err)
 	case errors.Is(err, rpctypes.ErrPermissionDenied):

@@ -22,7 +22,7 @@ func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, er
 		return c.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(folder).WithPrefix(), "=", 0)).
 			Then(clientv3.OpPut(key, value(req), clientv3.WithLease(s.id)), clientv3.OpGet(c.offsetKey())).
-			Else(clientv3.OpGet(key, clientv3.WithKeysOnly()), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).
+			Else(clientv3.OpGet(key), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).
 			Commit()
 	})
 	if err != nil {
@@ -84,9 +84,10 @@ func (c *conn) refused(ctx context.Context, key string, err error) error {
 	return err
 }
 
-// getFirst reads the oldest key of a folder: the one that holds the name.
+// getFirst reads the oldest key of a folder: the one that holds the name. Not with WithKeysOnly, here and elsewhere: since
+// 3.7 that leaves out the lease too.
 func (c *conn) getFirst(folder string) clientv3.Op {
-	return clientv3.OpGet(folder, append(clientv3.WithFirstCreate(), clientv3.WithKeysOnly())...)
+	return clientv3.OpGet(folder, clientv3.WithFirstCreate()...)
 }
 
 func kvs(resp *clientv3.TxnResponse, i int) []*mvccpb.KeyValue {
@@ -117,7 +118,7 @@ func (c *conn) granted(ctx context.Context, req driver.Request, s *session, cl *
 	cl.lost = req.Lost
 	c.mu.Unlock()
 	if s.ctx.Err() != nil { // lost while the reply was on its way: whoever told the others didn't know of this one
-		return nil, context.Cause(s.ctx)
+		return nil, fmt.Errorf("%w %x any more", errNoSession, s.id)
 	}
 	return &hold{conn: c, session: s, key: key, rev: rev, grant: driver.Grant{Token: token, Renewal: c.validity(s)}}, nil
 }
@@ -216,7 +217,9 @@ func (h *hold) Release(ctx context.Context) error {
 		c.drop(ctx, h.key)
 		return context.Cause(h.session.ctx)
 	}
-	resp, err := c.client.Txn(bare(ctx)).
+	ctx, stop := bounded(ctx) // the next attempt goes to another member
+	defer stop()
+	resp, err := c.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(h.key), "=", h.rev)).
 		Then(clientv3.OpDelete(h.key)).
 		Commit()

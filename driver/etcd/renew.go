@@ -113,7 +113,7 @@ func renewal(r driver.Renewal, err error) driver.Renewal {
 func (c *conn) prove(ctx context.Context, holds []*hold, tell func(i int, err error)) {
 	ops := make([]clientv3.Op, len(holds))
 	for i, h := range holds {
-		ops[i] = clientv3.OpGet(h.key, clientv3.WithKeysOnly())
+		ops[i] = clientv3.OpGet(h.key)
 	}
 	resp, err := c.client.Txn(bare(ctx)).Then(ops...).Commit()
 	err = c.classify(err)

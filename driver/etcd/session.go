@@ -134,8 +134,12 @@ func (c *conn) keepAliveOnce(ctx context.Context, id clientv3.LeaseID) (time.Dur
 func (c *conn) lose(s *session, why string) error {
 	err := fmt.Errorf("%w %x: %s", errNoSession, s.id, why)
 	lost := fmt.Errorf("%w: %w", driver.ErrNotHeld, err)
-	s.gone(lost)
 	c.mu.Lock()
+	if s.ctx.Err() != nil { // all were told
+		c.mu.Unlock()
+		return err
+	}
+	s.gone(lost)
 	c.forget(s)
 	var tell []func(error)
 	for _, cl := range c.claims {

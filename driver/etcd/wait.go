@@ -26,7 +26,7 @@ func (c *conn) Lock(ctx context.Context, req driver.Request) (driver.Hold, error
 		return c.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 			Then(clientv3.OpPut(key, value(req), clientv3.WithLease(s.id)), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).
-			Else(clientv3.OpGet(key, clientv3.WithKeysOnly()), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).
+			Else(clientv3.OpGet(key), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).
 			Commit()
 	})
 	if err != nil {
@@ -91,8 +91,8 @@ func (c *conn) look(ctx context.Context, folder, key string, rev int64) (v view,
 	ctx, stop := bounded(ctx)
 	defer stop()
 	resp, err := c.client.Txn(ctx).Then(
-		clientv3.OpGet(key, clientv3.WithKeysOnly()),
-		clientv3.OpGet(folder, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(rev-1), clientv3.WithKeysOnly())...),
+		clientv3.OpGet(key),
+		clientv3.OpGet(folder, append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(rev-1))...),
 		clientv3.OpGet(c.offsetKey()),
 	).Commit()
 	if err != nil {
@@ -110,6 +110,9 @@ func (c *conn) look(ctx context.Context, folder, key string, rev int64) (v view,
 
 // refresh renews a session of which less than half of the TTL is left.
 func (c *conn) refresh(ctx context.Context, s *session) error {
+	if s.ctx.Err() != nil {
+		return errNoSession
+	}
 	r := c.validity(s)
 	if c.cfg.Now().Sub(r.Sent) < r.TTL/2 {
 		return nil
