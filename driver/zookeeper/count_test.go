@@ -58,10 +58,16 @@ func TestTwoRequestsPerFreeCycle(t *testing.T) {
 		require.NoError(t, h.Release(ctx))
 	}
 	cycle()
-	n := p.Count(op())
-	for range 20 {
-		cycle()
+	var count int
+	for range 2 { // once a minute the server removes empty folders, which costs a cycle two requests more
+		n := p.Count(op())
+		for range 20 {
+			cycle()
+		}
+		if count = n.N(); count == 40 {
+			break
+		}
 	}
-	require.Equal(t, 40, n.N())
+	require.Equal(t, 40, count)
 	require.Equal(t, 1, p.Accepted())
 }
