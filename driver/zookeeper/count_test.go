@@ -13,11 +13,10 @@ import (
 
 // Operations as they stand in a request, behind its length and number.
 const (
-	opCreateContainer = 19
-	opDelete          = 2
-	opMulti           = 14
-	opGetChildren     = 12
-	opPing            = 11
+	opDelete  = 2
+	opMulti   = 14
+	opGetData = 4
+	opPing    = 11
 )
 
 // op matches requests with one of some operations. The request for a session is none.
