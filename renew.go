@@ -77,7 +77,7 @@ func (e *engine) renewed(l *lease, r driver.Renewal) {
 		l.mu.Unlock()
 		l.backoff = 0
 		// Sent may lie back, where a backend confirms what it heard before. Don't ask more often for that.
-		l.renewAt = later(r.Sent.Add(e.interval()), now.Add(e.interval()/4))
+		l.renewAt = later(r.Sent.Add(e.interval()), now.Add(e.interval()*3/4))
 	} else {
 		hook = e.hooks.RenewalFailed
 		l.mu.Lock()

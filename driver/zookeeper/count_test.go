@@ -13,11 +13,10 @@ import (
 
 // Operations as they stand in a request, behind its length and number.
 const (
-	opCreateContainer = 19
-	opDelete          = 2
-	opMulti           = 14
-	opGetChildren     = 12
-	opPing            = 11
+	opDelete  = 2
+	opMulti   = 14
+	opGetData = 4
+	opPing    = 11
 )
 
 // op matches requests with one of some operations. The request for a session is none.
@@ -58,10 +57,16 @@ func TestTwoRequestsPerFreeCycle(t *testing.T) {
 		require.NoError(t, h.Release(ctx))
 	}
 	cycle()
-	n := p.Count(op())
-	for range 20 {
-		cycle()
+	var count int
+	for range 2 { // once a minute the server removes empty folders, which costs a cycle two requests more
+		n := p.Count(op())
+		for range 20 {
+			cycle()
+		}
+		if count = n.N(); count == 40 {
+			break
+		}
 	}
-	require.Equal(t, 40, n.N())
+	require.Equal(t, 40, count)
 	require.Equal(t, 1, p.Accepted())
 }

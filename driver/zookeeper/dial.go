@@ -6,9 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +49,11 @@ func (s *session) dial(network, addr string, _ time.Duration) (net.Conn, error) 
 	defer stop()
 	raw, err := s.c.o.dial(ctx, network, addr)
 	if err == nil {
-		raw, err = s.c.secured(ctx, raw, addr)
+		if raw, err = s.c.secured(ctx, raw, addr); err != nil && !settings(err) {
+			if wrong := s.mismatched(addr); wrong != nil {
+				err = wrong
+			}
+		}
 	}
 	if err != nil {
 		s.failed(fmt.Errorf("%s: %w", addr, err))
@@ -131,10 +135,16 @@ func (w *wire) Close() error {
 	w.closed = true
 	w.mu.Unlock()
 	if first && !w.ready.Load() {
-		if err == nil || errors.Is(err, io.EOF) {
-			err = errors.New("the server closed the connection without giving a session")
+		if hungUp := err != nil && !errors.Is(err, os.ErrDeadlineExceeded); hungUp {
+			if wrong := w.s.mismatched(w.addr); wrong != nil {
+				err = wrong
+			} else {
+				err = fmt.Errorf("the server closed the connection without giving a session: %w", err)
+			}
 		}
-		w.s.failed(fmt.Errorf("%s: %w", w.addr, err))
+		if err != nil {
+			w.s.failed(fmt.Errorf("%s: %w", w.addr, err))
+		}
 	}
 	return w.Conn.Close()
 }

@@ -400,7 +400,12 @@ func (h *hold) Release(ctx context.Context) error {
 	s := h.s
 	h.mu.Lock()
 	h.releasing = true
+	lost := h.gone
 	h.mu.Unlock()
+	if lost != nil { // what stands there now, if anything, is somebody else's
+		h.free()
+		return lost
+	}
 	if err := s.ready(ctx); err != nil {
 		if errors.Is(err, errEnded) {
 			return fmt.Errorf("%w: %w", driver.ErrNotHeld, err)
