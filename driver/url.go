@@ -54,6 +54,9 @@ func ParseURL(raw string) (*URL, error) {
 	}
 	u := &URL{Scheme: scheme, Opaque: true}
 	rest, query, hasQuery := strings.Cut(rest, "?")
+	if strings.Contains(query, "@") {
+		return fail(atSign)
+	}
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		u.Opaque = false
 		authority, path := after, ""
@@ -63,7 +66,7 @@ func ParseURL(raw string) (*URL, error) {
 		if u.Path, ok = percentDecode(path); !ok {
 			return fail("the path has an invalid percent-encoding")
 		}
-		if authority != "" && strings.Contains(path+query, "@") {
+		if authority != "" && strings.Contains(path, "@") {
 			return fail(atSign)
 		}
 		if err := u.parseAuthority(authority); err != nil {
@@ -71,8 +74,6 @@ func ParseURL(raw string) (*URL, error) {
 		}
 	} else if rest != "" {
 		return fail(`"//" has to follow the scheme`)
-	} else if strings.Contains(query, "@") {
-		return fail(atSign)
 	}
 	if hasQuery {
 		if err := u.parseQuery(query); err != nil {
@@ -83,8 +84,8 @@ func ParseURL(raw string) (*URL, error) {
 }
 
 // atSign refuses an "@" where it may be the end of a password with a "/", "?" or "&" in it: what comes before would be
-// taken for something that messages may quote. Without a host, as in file:///a@b, it can be no such end.
-const atSign = `"@" after the hosts has to be written %40, and in a password "/" %2F, "?" %3F, "&" %26`
+// taken for something that messages may quote. The path of a URL without a host, as in file:///a@b, can't be that.
+const atSign = `"@" in a parameter, or after the hosts, has to be written %40, and in a password "/" %2F, "?" %3F, "&" %26`
 
 func validScheme(s string) bool {
 	for i, c := range []byte(s) {

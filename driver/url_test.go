@@ -73,6 +73,8 @@ func TestParseURLRefuses(t *testing.T) {
 		{"redis://u:12?s3cr3t=x@h", "%3F"},
 		{"redis://u:12?a=b&s3cr3t=x@h", "%26"},
 		{"redis://u:pw@h?ttl=5s&x=s3cr3t@h", "%40"},
+		{"consul://?s3cr3t&x@h", "%3F"},
+		{"file:///a?owner=a@b", "%40"},
 		{"redlock:?node=redis://:x&s3cr3t@h", "%40"},
 		{"redis://h/%zz", "path"},
 		{"redis://h:0", "port"},
@@ -265,6 +267,7 @@ func FuzzParseURL(f *testing.F) {
 	f.Add("redis", "", "12?=x&y", uint(3), "h", "", "", "")
 	f.Add("redis", "", "12/", uint(9), "h", "?", "a", "b@c")
 	f.Add("file", "", "", uint(0), "", "/a b", "owner", "x@y")
+	f.Add("consul", "", "?&y", uint(1), "", "/a@b", "", "")
 	f.Add("redlock", "a:b", "p/w#%41", uint(5), ",", "//", "&", "=")
 	f.Fuzz(func(t *testing.T, scheme, user, password string, at uint, hosts, path, key, value string) {
 		after := hosts + path
