@@ -133,7 +133,7 @@ func (c *process) start() *process {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
 		if c.t.Failed() {
-			c.t.Logf("%q printed %q and %q", c.Args[1:], c.stdout(), c.stderr())
+			c.t.Logf("%q printed %.1000q and %.1000q", c.Args[1:], c.stdout(), c.stderr())
 		}
 	})
 	return c
@@ -156,13 +156,22 @@ func (p place) holding(t *testing.T, args ...string) *process {
 	return c
 }
 
+// waiting starts "locker run args..." and waits until it tries to get the lock.
+func (p place) waiting(t *testing.T, args ...string) *process {
+	t.Helper()
+	c := p.command(t, append([]string{"run", "--verbose"}, args...)...).start()
+	eventually(t, "it tries to get the lock", func() bool { return strings.Contains(c.stderr(), "acquiring") })
+	require.Empty(t, c.stdout())
+	return c
+}
+
 // code waits for the end and returns the exit code, or -n if signal n ended the locker itself.
 func (c *process) code() int {
 	c.t.Helper()
 	select {
 	case <-c.done:
 	case <-time.After(wait):
-		require.Fail(c.t, "it doesn't end", "%q printed %q and %q", c.Args, c.stdout(), c.stderr())
+		require.Fail(c.t, "it doesn't end", "%q printed %.1000q and %.1000q", c.Args[1:], c.stdout(), c.stderr())
 	}
 	if status := c.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
 		return -int(status.Signal())

@@ -185,6 +185,9 @@ func (f *runFlags) acquire(ctx context.Context, l locker.Locker, name string, si
 	} else if f.wait.set {
 		opts = append(opts, locker.WithMaxWait(f.wait.d))
 	}
+	if f.verbose {
+		f.say("acquiring %q", name)
+	}
 	lease, err := l.Acquire(ctx, name, opts...)
 	cancel()
 	<-stopped
