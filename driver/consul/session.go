@@ -152,10 +152,10 @@ func (c *conn) create(ctx context.Context) error {
 }
 
 // renew sets a session's TTL anew. It returns errGone, and forgets the session, if there is none at the server.
-func (c *conn) renew(ctx context.Context, sem chan struct{}, s *session) error {
+func (c *conn) renew(ctx context.Context, l lane, s *session) error {
 	sent := c.cfg.Now()
 	var entries []*api.SessionEntry
-	err := c.put(ctx, sem, "/v1/session/renew/"+s.id, nil, &entries)
+	err := c.put(ctx, l, "/v1/session/renew/"+s.id, nil, &entries)
 	if status(err) == http.StatusNotFound || err == nil && len(entries) == 0 {
 		c.forget(s)
 		return errGone
