@@ -257,7 +257,7 @@ func TestRES01WaitersAreNeverRefused(t *testing.T) {
 			for range waiters {
 				require.NoError(t, <-errs)
 			}
-			require.LessOrEqual(t, int(p.most.Load()), maxGrants+maxUpkeep+maxFollowed)
+			require.Less(t, int(p.most.Load()), maxGrants+maxUpkeep+2*maxFollowed, "connections, some of which the client has closed")
 		})
 	}
 }

@@ -232,7 +232,7 @@ func (c *conn) regain(ctx context.Context, a *ask, s *session, req driver.Reques
 
 // granted makes a hold of what the grant's transaction returned: the entry, and the offset of tokens if there is one.
 func (c *conn) granted(ctx context.Context, s *session, req driver.Request, results api.TxnResults) (*hold, error) {
-	h := &hold{c: c, s: s, name: req.Name, id: req.ID, key: c.key(req.Name)}
+	h := &hold{c: c, s: s, name: req.Name, id: req.ID, key: c.key(req.Name), lost: req.Lost}
 	var offset *api.KVPair
 	for _, r := range results {
 		switch r.KV.Key {
@@ -247,7 +247,7 @@ func (c *conn) granted(ctx context.Context, s *session, req driver.Request, resu
 		err = c.explain(errFiltered, "key:read on "+h.key)
 	}
 	c.mu.Lock()
-	s.live[h.id]++
+	s.live[h.id] = h
 	h.grant = driver.Grant{Token: token, Renewal: driver.Renewal{Sent: s.sent, TTL: c.cfg.TTL}}
 	c.mu.Unlock()
 	if err != nil {

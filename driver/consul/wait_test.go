@@ -109,7 +109,7 @@ func TestThousandWaitersNeedFewConnections(t *testing.T) {
 		}
 		return true
 	})
-	require.LessOrEqual(t, int(p.most.Load()), maxGrants+maxUpkeep+maxFollowed)
+	require.Less(t, int(p.most.Load()), maxGrants+maxUpkeep+2*maxFollowed, "connections, some of which the client has closed")
 }
 
 func TestWAIT24WatchSurvivesErrors(t *testing.T) {
