@@ -220,7 +220,7 @@ func TestRES01WaitersAreNeverRefused(t *testing.T) {
 			s := testserver.Need(t, testserver.Consul)
 			p := newProxy(t, s.Addr)
 			key := prefix(t)
-			a, b := open(t, "consul://"+s.Addr+"/"+key), open(t, "consul://"+p.addr()+"/"+key+"?ttl=6s")
+			a, b := open(t, "consul://"+s.Addr+"/"+key), open(t, "consul://"+p.addr()+"/"+key)
 			var theirs []locker.Lease
 			for i := range waiters {
 				lease, err := a.Acquire(t.Context(), fmt.Sprint(i))
@@ -244,10 +244,10 @@ func TestRES01WaitersAreNeverRefused(t *testing.T) {
 					errs <- err
 				})
 			}
-			time.Sleep(8 * time.Second) // longer than the TTL of mine
+			time.Sleep(16 * time.Second) // longer than the TTL of mine
 			require.Empty(t, errs, "nobody was granted or failed")
 			for _, lease := range mine {
-				require.NoError(t, lease.Context().Err())
+				require.NoError(t, context.Cause(lease.Context()))
 				require.NoError(t, lease.Release(t.Context()))
 			}
 			for _, lease := range theirs {
@@ -257,7 +257,7 @@ func TestRES01WaitersAreNeverRefused(t *testing.T) {
 			for range waiters {
 				require.NoError(t, <-errs)
 			}
-			require.LessOrEqual(t, int(p.most.Load()), maxGrants+maxUpkeep+maxFollowed)
+			require.Less(t, int(p.most.Load()), maxGrants+maxUpkeep+2*maxFollowed, "connections, some of which the client has closed")
 		})
 	}
 }

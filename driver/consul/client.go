@@ -22,6 +22,7 @@ func (c *connector) newClient() (*api.Client, *transport, error) {
 	t.http = &http.Transport{
 		Proxy:               nil, // it would come from the environment
 		DialContext:         e.dial,
+		MaxConnsPerHost:     maxGrants + maxUpkeep + maxFollowed,
 		MaxIdleConnsPerHost: maxGrants + maxUpkeep + maxFollowed,
 		IdleConnTimeout:     15 * time.Second, // an agent counts idle connections too, 200 for each client host
 		TLSHandshakeTimeout: 5 * time.Second,

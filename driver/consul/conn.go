@@ -43,7 +43,7 @@ type conn struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines
 
-	grants, upkeep chan struct{} // semaphores
+	grants, upkeep lane
 
 	mu       sync.Mutex
 	closed   bool
@@ -68,8 +68,8 @@ func newConn(c *connector, cfg driver.Config) (*conn, error) {
 		cfg:      cfg,
 		api:      c.client,
 		token:    c.token,
-		grants:   make(chan struct{}, maxGrants),
-		upkeep:   make(chan struct{}, maxUpkeep),
+		grants:   lane{make(chan struct{}, maxGrants), true},
+		upkeep:   lane{make(chan struct{}, maxUpkeep), false},
 		sessions: make(map[*session]struct{}),
 		joining:  make(map[*session]*joining),
 		asks:     make(map[string]*ask),
@@ -100,23 +100,45 @@ func (c *conn) query(ctx context.Context) *api.QueryOptions {
 	return q.WithContext(ctx)
 }
 
+// lane is what requests of one kind go through, a limited number at a time.
+type lane struct {
+	slots chan struct{}
+	apart bool // once sent, a request goes on without the call that wanted it
+}
+
+// enter waits for a slot as long as ctx lasts, and returns the context of the request that it is for.
+func (c *conn) enter(ctx context.Context, l lane) (request context.Context, leave func(), err error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, errors.Join(errBusy, ctx.Err())
+	}
+	if l.apart {
+		ctx = c.ctx
+	}
+	request, stop := context.WithTimeoutCause(ctx, c.silence(), errSilent)
+	return request, func() { stop(); <-l.slots }, nil
+}
+
 // put sends a PUT request that isn't a transaction.
-func (c *conn) put(ctx context.Context, sem chan struct{}, path string, in, out any) error {
-	if err := acquire(ctx, sem); err != nil {
+func (c *conn) put(ctx context.Context, l lane, path string, in, out any) error {
+	ctx, leave, err := c.enter(ctx, l)
+	if err != nil {
 		return err
 	}
-	defer func() { <-sem }()
+	defer leave()
 	w := &api.WriteOptions{Token: c.token(), Datacenter: c.dc, Namespace: c.namespace, Partition: c.partition}
-	_, err := c.api.Raw().Write(path, in, out, w.WithContext(ctx))
+	_, err = c.api.Raw().Write(path, in, out, w.WithContext(ctx))
 	return err
 }
 
 // txn sends a transaction. If it was refused, the error is nil and the refusal isn't.
-func (c *conn) txn(ctx context.Context, sem chan struct{}, ops ...*api.KVTxnOp) (api.TxnResults, *refusal, error) {
-	if err := acquire(ctx, sem); err != nil {
+func (c *conn) txn(ctx context.Context, l lane, ops ...*api.KVTxnOp) (api.TxnResults, *refusal, error) {
+	ctx, leave, err := c.enter(ctx, l)
+	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { <-sem }()
+	defer leave()
 	all := make(api.TxnOps, len(ops))
 	for i, op := range ops {
 		op.Namespace, op.Partition = c.namespace, c.partition
@@ -132,24 +154,12 @@ func (c *conn) txn(ctx context.Context, sem chan struct{}, ops ...*api.KVTxnOp) 
 	return resp.Results, nil, nil
 }
 
-// acquire takes a place in a semaphore.
-func acquire(ctx context.Context, sem chan struct{}) error {
-	select {
-	case sem <- struct{}{}:
-		return nil
-	default:
-	}
-	select {
-	case sem <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(errBusy, ctx.Err())
-	}
-}
+// silence is how long an answer is waited for.
+func (c *conn) silence() time.Duration { return min(max(c.cfg.TTL/2, minSilence), maxSilence) }
 
 // look reads a key, and the offset of tokens with it. The entry is nil if there is none.
-func (c *conn) look(ctx context.Context, sem chan struct{}, key string) (entry, offset *api.KVPair, err error) {
-	results, no, err := c.txn(ctx, sem, &api.KVTxnOp{Verb: api.KVGet, Key: key}, c.offsetOp())
+func (c *conn) look(ctx context.Context, l lane, key string) (entry, offset *api.KVPair, err error) {
+	results, no, err := c.txn(ctx, l, &api.KVTxnOp{Verb: api.KVGet, Key: key}, c.offsetOp())
 	switch {
 	case err != nil:
 		return nil, nil, err

@@ -41,11 +41,11 @@ var ttlBounds = regexp.MustCompile(`between \[([^=\]]+)=([^\]]+)\]`)
 
 // explain says what an error of a request means. right names what the request needs, for the case that it is missing.
 func (c *conn) explain(err error, right string) error {
-	if err == nil || driver.IsAnswer(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the request's address, which says nothing to the user
+	}
+	if err == nil || driver.IsAnswer(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
 	text := c.redact(err.Error())
 	var unknownCA x509.UnknownAuthorityError

@@ -18,6 +18,7 @@ type hold struct {
 	name, id, key string
 	index         uint64
 	grant         driver.Grant
+	lost          func(error) // nil if nobody listens
 
 	doubt atomic.Bool // a release may have been applied
 	gone  atomic.Bool // the session has one user fewer
@@ -69,7 +70,7 @@ func (h *hold) over() {
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
 	h.s.users--
-	if h.s.live[h.id]--; h.s.live[h.id] == 0 {
+	if h.s.live[h.id] == h {
 		delete(h.s.live, h.id)
 	}
 }

@@ -29,11 +29,12 @@ func (c *conn) Inspect(ctx context.Context, name string) (driver.Entry, error) {
 // List reads all keys under the prefix.
 func (c *conn) List(ctx context.Context, yield func(driver.Entry) bool) error {
 	under := c.under()
-	if err := acquire(ctx, c.upkeep); err != nil {
+	request, leave, err := c.enter(ctx, c.upkeep)
+	if err != nil {
 		return c.explain(err, "")
 	}
-	all, _, err := c.api.KV().List(under, c.query(ctx))
-	<-c.upkeep
+	all, _, err := c.api.KV().List(under, c.query(request))
+	leave()
 	if err != nil {
 		return c.explain(err, "key:read on "+under)
 	}

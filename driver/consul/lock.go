@@ -26,8 +26,8 @@ type outcome struct {
 	err  error
 }
 
-// TryLock sends its requests apart from ctx: one that is cut short would leave it open whether it was applied, and would
-// cost its connection. Undo and the next attempt with the same ID wait for it.
+// TryLock returns when ctx ends, and its request goes on: cut short, it would leave it open whether it was applied, and
+// would cost its connection. Undo and the next attempt with the same ID wait for it.
 func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
 	if err := c.manners.giveWay(ctx, c.cfg.Now(), req.Name); err != nil {
 		return nil, err
@@ -39,8 +39,6 @@ func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, er
 	done := make(chan outcome, 1)
 	go func() {
 		defer c.work.Done()
-		ctx, stop := context.WithTimeoutCause(c.ctx, c.silence(), errSilent)
-		defer stop()
 		h, err := c.attempt(ctx, a, req)
 		c.finish(a, req.ID, h, err)
 		done <- outcome{h, err}
@@ -120,9 +118,6 @@ func (c *conn) abandon(a *ask) bool {
 	a.deaf = true
 	return a.running != nil
 }
-
-// silence is how long an answer is waited for.
-func (c *conn) silence() time.Duration { return min(max(c.cfg.TTL/2, minSilence), maxSilence) }
 
 // attempt tries to take the name. It looks before if there is a reason to believe that this saves a transaction, which
 // costs the servers more than a look even if it fails.
@@ -237,7 +232,7 @@ func (c *conn) regain(ctx context.Context, a *ask, s *session, req driver.Reques
 
 // granted makes a hold of what the grant's transaction returned: the entry, and the offset of tokens if there is one.
 func (c *conn) granted(ctx context.Context, s *session, req driver.Request, results api.TxnResults) (*hold, error) {
-	h := &hold{c: c, s: s, name: req.Name, id: req.ID, key: c.key(req.Name)}
+	h := &hold{c: c, s: s, name: req.Name, id: req.ID, key: c.key(req.Name), lost: req.Lost}
 	var offset *api.KVPair
 	for _, r := range results {
 		switch r.KV.Key {
@@ -252,7 +247,7 @@ func (c *conn) granted(ctx context.Context, s *session, req driver.Request, resu
 		err = c.explain(errFiltered, "key:read on "+h.key)
 	}
 	c.mu.Lock()
-	s.live[h.id]++
+	s.live[h.id] = h
 	h.grant = driver.Grant{Token: token, Renewal: driver.Renewal{Sent: s.sent, TTL: c.cfg.TTL}}
 	c.mu.Unlock()
 	if err != nil {

@@ -78,7 +78,7 @@ func (c *conn) renewHolds(ctx context.Context, s *session, holds []driver.Hold, 
 	sent := c.cfg.Now()
 	switch err := c.renew(ctx, c.upkeep, s); {
 	case errors.Is(err, errGone):
-		fail(fmt.Errorf("%w: consul: the session is gone", driver.ErrNotHeld))
+		fail(errSessionGone)
 		return
 	case err != nil:
 		fail(err)
@@ -135,7 +135,7 @@ func (c *conn) tidy(ctx context.Context, s *session) {
 	c.mu.Lock()
 	strays := make(map[string]string)
 	for id, name := range s.strays {
-		if s.live[id] == 0 && c.asks[id] == nil {
+		if s.live[id] == nil && c.asks[id] == nil {
 			strays[id] = name
 		}
 	}

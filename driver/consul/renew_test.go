@@ -123,11 +123,17 @@ func TestOWN17EntryChangedBehindTheHoldersBack(t *testing.T) {
 		require.NotEqual(t, h.s, again.s)
 	})
 	t.Run("session destroyed, found by the next acquisition", func(t *testing.T) {
-		h := lock(t, c, "f")
-		_, err := a.Session().Destroy(h.s.id, nil)
+		req := request("f")
+		told := make(chan error, 1)
+		req.Lost = func(err error) { told <- err }
+		got, err := c.TryLock(t.Context(), req)
+		require.NoError(t, err)
+		h := got.(*hold)
+		_, err = a.Session().Destroy(h.s.id, nil)
 		require.NoError(t, err)
 		again := lock(t, c, "g")
 		require.NotEqual(t, h.s, again.s)
+		require.ErrorIs(t, <-told, driver.ErrNotHeld)
 	})
 }
 

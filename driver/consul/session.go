@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/hashicorp/consul/api"
 
@@ -18,7 +20,7 @@ type session struct {
 	id      string
 	sent    driver.Instant    // of the request that last set its TTL
 	users   int               // holds, and acquisitions under way
-	live    map[string]int    // holds by the ID of their entry
+	live    map[string]*hold  // by the ID of their entry
 	strays  map[string]string // names by the ID of a request that may still be applied
 	retired bool              // takes no new locks, as there are strays or its TTL has passed
 	ending  bool              // is being destroyed, or is gone
@@ -112,18 +114,27 @@ func (c *conn) retire(s *session) {
 	}
 }
 
-// forget notes that s is gone at the server.
+// errSessionGone is how its holds are lost.
+var errSessionGone = fmt.Errorf("%w: consul: the session is gone", driver.ErrNotHeld)
+
+// forget notes that s is gone at the server, and tells its holds.
 func (c *conn) forget(s *session) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	s.ending = true
 	c.retire(s)
 	delete(c.sessions, s)
+	live := slices.Collect(maps.Values(s.live))
+	c.mu.Unlock()
+	for _, h := range live {
+		if h.lost != nil {
+			h.lost(errSessionGone)
+		}
+	}
 }
 
 // create makes the current session.
 func (c *conn) create(ctx context.Context) error {
-	s := &session{live: make(map[string]int), strays: make(map[string]string)}
+	s := &session{live: make(map[string]*hold), strays: make(map[string]string)}
 	var out struct{ ID string }
 	s.sent = c.cfg.Now()
 	// The client library's own call leaves out a lock-delay of zero, which the server takes for its default.
@@ -152,10 +163,10 @@ func (c *conn) create(ctx context.Context) error {
 }
 
 // renew sets a session's TTL anew. It returns errGone, and forgets the session, if there is none at the server.
-func (c *conn) renew(ctx context.Context, sem chan struct{}, s *session) error {
+func (c *conn) renew(ctx context.Context, l lane, s *session) error {
 	sent := c.cfg.Now()
 	var entries []*api.SessionEntry
-	err := c.put(ctx, sem, "/v1/session/renew/"+s.id, nil, &entries)
+	err := c.put(ctx, l, "/v1/session/renew/"+s.id, nil, &entries)
 	if status(err) == http.StatusNotFound || err == nil && len(entries) == 0 {
 		c.forget(s)
 		return errGone

@@ -19,6 +19,7 @@ const (
 	waitSlack = 10 * time.Second // the server adds up to a sixteenth, and may be slow
 	roundTime = time.Second      // between two looks at a name that has no blocking query
 	failPause = time.Second      // after a failed one
+	linger    = time.Second      // that a blocking query goes on when nobody waits any more
 )
 
 // watchers are the names that somebody waits for.
@@ -29,11 +30,13 @@ type watchers struct {
 	polling bool
 }
 
-// watch is a name that somebody waits for. It is guarded by the watchers' mutex.
+// watch is a name that somebody waits for, or has waited for until a moment ago. It is guarded by the watchers' mutex.
 type watch struct {
 	name, key string
 	hints     map[chan struct{}]struct{}
+	missed    int                // times that it has become free since somebody waits for it
 	stop      context.CancelFunc // ends the blocking queries; nil if there are none
+	lingers   *time.Timer        // will end the watch; nil if there never was nobody who waits
 }
 
 func (w *watchers) init(c *conn) {
@@ -56,18 +59,49 @@ func (c *conn) Watch(_ context.Context, name string) (<-chan struct{}, func(), e
 		w.names[name] = n
 		w.assign()
 	}
+	if len(n.hints) == 0 {
+		n.missed = 0
+	}
 	n.hints[hints] = struct{}{}
 	return hints, func() { w.unwatch(n, hints) }, nil
 }
 
+// unwatch ends a subscription. The blocking query is left to end by itself: mostly because the waiter takes the name. To
+// cut it short would cost a connection.
 func (w *watchers) unwatch(n *watch, hints chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(n.hints, hints)
-	if len(n.hints) > 0 || w.names[n.name] != n {
+	switch {
+	case len(n.hints) > 0:
+	case n.stop == nil || len(w.names) > maxFollowed: // others wait for its place
+		w.end(n)
+	case n.lingers == nil:
+		n.lingers = time.AfterFunc(linger, func() { w.endIfIdle(n) })
+	default:
+		n.lingers.Reset(linger)
+	}
+}
+
+func (w *watchers) endIfIdle(n *watch) (ended bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(n.hints) > 0 {
+		return false
+	}
+	w.end(n)
+	return true
+}
+
+// end ends a watch that nobody waits for. The mutex is held.
+func (w *watchers) end(n *watch) {
+	if w.names[n.name] != n {
 		return
 	}
 	delete(w.names, n.name)
+	if n.lingers != nil {
+		n.lingers.Stop()
+	}
 	if n.stop != nil {
 		n.stop()
 		w.assign()
@@ -130,9 +164,8 @@ func (w *watchers) hint(n *watch) {
 func (w *watchers) follow(ctx context.Context, n *watch) {
 	c := w.c
 	index := uint64(0)
-	missed := 0 // times that it became free
 	var hint *time.Timer
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !w.endIfIdle(n) {
 		entry, at, err := c.block(ctx, n.key, index)
 		if err != nil {
 			index = 0
@@ -144,8 +177,7 @@ func (w *watchers) follow(ctx context.Context, n *watch) {
 		case at == index:
 			// It took the whole time.
 		case entry == nil || entry.Session == "":
-			hint = time.AfterFunc(c.manners.turn(c.cfg.Now(), n.name, missed), func() { w.hint(n) })
-			missed++
+			hint = time.AfterFunc(c.manners.turn(c.cfg.Now(), n.name, w.miss(n)), func() { w.hint(n) })
 		default:
 			if hint != nil {
 				hint.Stop()
@@ -157,6 +189,14 @@ func (w *watchers) follow(ctx context.Context, n *watch) {
 		}
 		index = at
 	}
+}
+
+// miss counts the times that a name has become free, and returns how many there were before.
+func (w *watchers) miss(n *watch) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n.missed++
+	return n.missed - 1
 }
 
 // block reads a key once it has changed since index, or when waitTime is over.
