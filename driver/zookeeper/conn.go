@@ -34,6 +34,7 @@ type conn struct {
 	folders  map[string]*folder // what is known of names
 	advanced uint64             // the largest offset seen
 	plainOld bool               // the server knows no container nodes
+	served   bool               // there has been a session, so the scheme is right
 }
 
 func (c *connector) connect(cfg driver.Config) (*conn, error) {

@@ -219,14 +219,20 @@ func (s *session) makeOne(ctx context.Context, path string) error {
 
 // children returns a folder's contenders.
 func (s *session) children(ctx context.Context, folder string) ([]node, error) {
+	names, err := s.names(ctx, folder)
+	return contenders(names), err
+}
+
+// names returns the children of a node; none if there is no node.
+func (s *session) names(ctx context.Context, path string) ([]string, error) {
 	names, err := request(ctx, s, func(c *zk.Conn) ([]string, error) {
-		names, _, err := c.Children(folder)
+		names, _, err := c.Children(path)
 		return names, err
 	})
-	if err != nil && !errors.Is(err, zk.ErrNoNode) {
-		return nil, answer(err, "list the contenders (right READ)", folder)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, nil
 	}
-	return contenders(names), nil
+	return names, answer(err, "list (right READ)", path)
 }
 
 // remove deletes a node that this Conn has made. One that is gone, or was overwritten and so isn't ours any more, is no

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/leasekit/locker/driver"
+	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
 // hosts is the library's list of servers. Names are resolved anew at each dial. It never asks the library to pause, whose
@@ -69,11 +70,12 @@ func (c *conn) secured(ctx context.Context, raw net.Conn, addr string) (net.Conn
 	if c.tls == nil {
 		return raw, nil
 	}
-	cfg := c.tls.Clone()
-	if cfg.ServerName == "" {
-		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		raw.Close()
+		return nil, err
 	}
-	secure := tls.Client(raw, cfg)
+	secure := tls.Client(raw, tlsfiles.ForHost(c.tls, host))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		raw.Close()
 		return nil, fmt.Errorf("TLS: %w", err)
@@ -94,12 +96,19 @@ type wire struct {
 	got   int
 	ready atomic.Bool // head is complete
 
+	watches   chan struct{} // closed when the library has set its watches anew; nil on a session's first connection
+	rewatched sync.Once
+	rewatch   <-chan struct{} // watches, until they were awaited; only the reading goroutine
+
 	mu     sync.Mutex
 	err    error // of reading
 	closed bool
 }
 
 func (w *wire) Read(p []byte) (int, error) {
+	if w.ready.Load() && w.rewatch != nil {
+		w.awaitWatches()
+	}
 	n, err := w.Conn.Read(p)
 	if n > 0 {
 		w.reads.Add(1)
@@ -114,6 +123,30 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.mu.Unlock()
 	}
 	return n, err
+}
+
+// awaitWatches keeps answers back until the library has set its watches anew on a new connection. For that it reads,
+// without a lock, the number of the newest answer, which its other goroutine changes with each answer.
+func (w *wire) awaitWatches() {
+	t := time.NewTimer(maxRewatch)
+	defer t.Stop()
+	select {
+	case <-w.rewatch:
+	case <-t.C: // there are no watches
+	}
+	w.rewatch = nil
+}
+
+const (
+	maxRewatch   = 250 * time.Millisecond
+	opSetWatches = 101
+)
+
+func (w *wire) Write(p []byte) (int, error) {
+	if w.watches != nil && len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == opSetWatches {
+		w.rewatched.Do(func() { close(w.watches) })
+	}
+	return w.Conn.Write(p)
 }
 
 // granted returns the session's timeout and number, once the library says that it has a session.

@@ -17,6 +17,12 @@ import (
 // mismatched returns an error that matches driver.ErrConfig if a server that hung up speaks TLS though it shouldn't, or
 // doesn't though it should. nil means that it can't be told.
 func (s *session) mismatched(addr string) error {
+	s.c.mu.Lock()
+	served := s.c.served
+	s.c.mu.Unlock()
+	if served {
+		return nil
+	}
 	ctx, stop := context.WithTimeout(s.ctx, 500*time.Millisecond)
 	defer stop()
 	raw, err := s.c.o.dial(ctx, "tcp", addr)

@@ -72,8 +72,7 @@ func (s *session) renew(ctx context.Context, batch []renewal, report func(int, d
 		return
 	}
 	if len(rest) == 0 {
-		// Any answer will do, that the root must not be read too.
-		s.transact(ctx, []any{&zk.CheckVersionRequest{Path: "/", Version: -1}})
+		s.transact(ctx, heartbeat())
 	}
 	var wg sync.WaitGroup
 	for len(rest) > 0 {
@@ -90,6 +89,9 @@ func (s *session) renew(ctx context.Context, batch []renewal, report func(int, d
 	s.sweep(ctx)
 	s.watchHolds(ctx, batch)
 }
+
+// heartbeat is a transaction for its own sake. Any answer will do, that the root must not be read too.
+func heartbeat() []any { return []any{&zk.CheckVersionRequest{Path: "/", Version: -1}} }
 
 // prove checks the nodes of a chunk. The servers stop at the first that is gone; those after it are asked for again.
 func (s *session) prove(ctx context.Context, chunk []renewal, report func(int, driver.Renewal)) {

@@ -100,6 +100,10 @@ func (s *session) adopt(w *wire) (net.Conn, error) {
 		w.Conn.Close()
 		return nil, errEnded
 	}
+	if s.wire != nil && s.timeout > 0 {
+		w.watches = make(chan struct{})
+		w.rewatch = w.watches
+	}
 	s.wire = w
 	return w, nil
 }
@@ -133,6 +137,7 @@ func (s *session) connected() {
 		s.timeout = timeout
 	}
 	s.state, s.id, s.since = up, id, time.Now()
+	s.c.served = true
 	s.contact.connected(s.wire.dialed)
 	s.failures = nil
 	s.broadcast()

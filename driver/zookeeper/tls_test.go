@@ -72,4 +72,3 @@ func configError(t *testing.T, url string) {
 	require.ErrorContains(t, err, "TLS")
 	require.Less(t, time.Since(start), 3*time.Second)
 }
-

@@ -1,4 +1,72 @@
-// Package zookeeper is the driver for Apache ZooKeeper.
+// Package zookeeper holds locks in Apache ZooKeeper: leases that are backed by consensus, with tokens that only rise.
+//
+//	zk://HOST:2181,HOST:2181/PREFIX      zks:// with TLS; zookeeper:// and zookeepers:// are the same
+//
+// Importing the package makes the schemes known; [New] is for a program that has no URL, or a dialer, TLS settings or
+// credentials of its own. Servers from 3.5 on will do; with 3.4, folders that locks have left stay.
+//
+// # Entry
+//
+// A lock is the ephemeral sequential node
+//
+//	PREFIX/NAME/_c_ID-lock-SEQUENCE
+//
+// whose ID is 32 hexadecimal digits of this acquisition alone, and whose data is "ID MILLISECONDS OWNER", for people:
+// milliseconds of the Unix epoch at which it was asked for. It belongs to the session that all locks of a Locker share. The
+// node with the smallest sequence number holds the lock, the others wait. In NAME, slashes, percent signs, a leading dot, and
+// the characters that ZooKeeper refuses are percent-encoded (control characters, U+D800 to U+F8FF, and from U+FFF0 on), so
+// that no name lies below another; the name zookeeper is %7Aookeeper.
+//
+// PREFIX is the path of the URL, "/locks" if there is none. The parameter prefix= sets it instead, and may be empty: then
+// names lie in the root. What is missing of it is created. Folders are container nodes, which the server removes when they
+// have been empty for a while. Beside them there is one more node, PREFIX/%token-offset, which a migration between backends
+// changes. Of two prefixes none should contain the other.
+//
+// # Native peers
+//
+// The form and the order are those of Apache Curator and go-zookeeper, so they and this package exclude each other and
+// stand in one queue:
+//
+//	zk.NewLock(conn, "/app/nightly", acl)                    zk://HOST/app and the name nightly
+//	new InterProcessMutex(client, "/app/nightly")            zk://HOST/app and the name nightly
+//
+// kazoo's Lock, whose nodes end in __lock__ and the number, is kept out too; for it to keep this package out, give it
+// extra_lock_patterns=["-lock-"]. Other children of a folder are ignored. Of a folder that holds data, the data stays as it
+// is, at the cost of a request or two per cycle.
+//
+// # Rights
+//
+// Nodes are created with all rights for the user of the URL, or for everybody if there is none. Where others have created the
+// prefix or a folder, the driver needs there
+//
+//	on PREFIX           CREATE (folders, the offset)
+//	on %token-offset    READ, and WRITE for a migration
+//	on PREFIX/NAME      CREATE, DELETE, READ; with WRITE, a free lock costs one request less
+//
+// Whether one is missing shows with the first lock, as an error that names it.
+//
+// # URL parameters
+//
+//	prefix=        where locks lie, instead of the path
+//	ca= cert= key= server-name=      for zks: paths of PEM files, and the name in the server's certificate
+//
+// The user and password of the URL log in with the scheme digest. Files are read anew for each connection, and host names
+// are resolved anew.
+//
+// # Times
+//
+// The servers bring the TTL between their minSessionTimeout and maxSessionTimeout, by default 2 and 20 ticks and thus 4 s
+// and 40 s; the lease reports what was granted. They should not be set below 2 ticks: how far a server's knowledge of its
+// clients may lie back is computed from that.
+//
+// A lock whose holder died is free after its TTL and at most a tick more. A new leader starts the TTL of all sessions
+// anew, so it can take one TTL and the election longer then.
+//
+// A lease can be told only what the servers have certainly noted, so it has at least half of its TTL left while the
+// servers answer, and not all of it. That is how long a loss of contact may last.
+//
+// That a node was deleted behind its holder's back is noticed at once after the first renewal, and before that by it, after a
+// fifth of the TTL.
 package zookeeper
 
 import (
@@ -124,7 +192,7 @@ func (c *connector) Info() driver.Info {
 		Correctness:   true,
 		MaxTTL:        math.MaxInt32 * time.Millisecond,
 		Granularity:   time.Millisecond,
-		RenewDivisor:  4,
+		RenewDivisor:  5, // the newest proof lies two renewals back: see contact
 		SharedSession: true,
 	}
 }
