@@ -1,4 +1,4 @@
-# What these do is in internal/testserver/cmd. See CONTRIBUTING.md for the variables of the test servers.
+# What these do is in internal/testserver/cmd. testservers/README.md has the variables.
 #
 #   make images                     have the images of all test servers: pulled, or built (Linux, root)
 #   make up [GROUPS="tls redlock"]  start the base group and profiles of docker-compose.yml

@@ -52,7 +52,7 @@ func (c *container) logs(ctx context.Context) (string, error) {
 func (c *container) firewall(ctx context.Context, a Action) error {
 	image, err := imageFor("tools")
 	if err != nil {
-		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+		return unsupported{err}
 	}
 	chain := fmt.Sprintf("LOCKER%d", c.spec.inside)
 	in, out := "iptables -w -D INPUT -j "+chain, "iptables -w -D OUTPUT -j "+chain
@@ -79,7 +79,7 @@ func (c *container) firewall(ctx context.Context, a Action) error {
 func (c *container) rules(a Action) ([]string, error) {
 	if a == Isolate {
 		if len(c.spec.peers) == 0 {
-			return nil, fmt.Errorf("%w: no peers to isolate it from", errors.ErrUnsupported)
+			return nil, unsupported{errors.New("no peers to isolate it from")}
 		}
 		var rules []string
 		for _, p := range c.spec.peers {

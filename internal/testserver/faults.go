@@ -126,7 +126,11 @@ func (s *Server) try(t testing.TB, a Action) {
 	if s.owner != t.Name() { // its own test removes or restores it anyway
 		t.Cleanup(func() { restore(t, s) })
 	}
-	if err := s.Do(context.Background(), a); err != nil {
+	err := s.Do(context.Background(), a)
+	if errors.Is(err, errors.ErrUnsupported) { // such as cutting off a process, or without the tools' image
+		unavailable(t, s.Name, err)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

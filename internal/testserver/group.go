@@ -81,7 +81,7 @@ func brought(t testing.TB, name GroupName, addrs []string) []*Server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.faults = fmt.Errorf("%w: the user brought it (%s)", errors.ErrUnsupported, override(string(name)))
+		s.faults = unsupported{fmt.Errorf("the user brought it (%s)", override(string(name)))}
 		if err := s.answers(); err != nil {
 			t.Fatalf("testserver: %s: %s: %v", override(string(name)), addr, err)
 		}

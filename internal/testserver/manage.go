@@ -88,20 +88,27 @@ func Running(ctx context.Context) ([]Name, error) {
 	return names, nil
 }
 
-// StopSince removes what runs and is not among before.
+// StopSince removes what runs and is not among before, except for groups that the tests of another
+// process, of another clone, use at the moment.
 func StopSince(ctx context.Context, before []Name) error {
 	state, err := states(ctx)
 	if err != nil {
 		return err
 	}
-	var since []Name
-	for n := range state {
-		if !slices.Contains(before, n) {
-			since = append(since, n)
+	keep := slices.Clone(before)
+	for name := range groups {
+		if pid, services := readStarted(name); len(services) > 0 && startTime(pid) != "" {
+			keep = append(keep, services...)
 		}
 	}
-	if len(before) == 0 {
+	if len(keep) == 0 {
 		return Down(ctx)
+	}
+	var since []Name
+	for n := range state {
+		if !slices.Contains(keep, n) {
+			since = append(since, n)
+		}
 	}
 	return errors.Join(removeServices(ctx, since), Sweep(ctx))
 }

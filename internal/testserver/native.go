@@ -66,7 +66,7 @@ func (p *process) do(ctx context.Context, a Action) error {
 	case Pause, Resume:
 		return freeze(p.cmd.Process, a == Pause)
 	}
-	return fmt.Errorf("%w without Docker: %s", errors.ErrUnsupported, a)
+	return unsupported{fmt.Errorf("without Docker no %s", a)}
 }
 
 func (p *process) start() error {
@@ -102,7 +102,7 @@ func (p *process) end(ctx context.Context, sig os.Signal) error {
 }
 
 func (p *process) exec(context.Context, []string) (string, error) {
-	return "", fmt.Errorf("%w without Docker: exec", errors.ErrUnsupported)
+	return "", unsupported{errors.New("without Docker no exec")}
 }
 
 func (p *process) logs(context.Context) (string, error) {

@@ -76,7 +76,7 @@ func find(t testing.TB, name Name) *Server {
 		t.Fatalf("testserver: %s belongs to the group %s", name, s.spec.group)
 	}
 	if os.Getenv(override(string(name))) != "" {
-		s.faults = fmt.Errorf("%w: the user brought it (%s)", errors.ErrUnsupported, override(string(name)))
+		s.faults = unsupported{fmt.Errorf("the user brought it (%s)", override(string(name)))}
 		if err := s.answers(); err != nil {
 			t.Fatalf("testserver: %s=%s: %v", override(string(name)), s.Addr, err)
 		}
@@ -85,7 +85,7 @@ func find(t testing.TB, name Name) *Server {
 	c := "locker-" + string(name)
 	s.host = &container{name: c, net: c, spec: s.spec}
 	if DockerMissing() != nil {
-		s.faults = fmt.Errorf("%w: %w", errors.ErrUnsupported, DockerMissing())
+		s.faults = unsupported{DockerMissing()}
 	}
 	return s
 }
@@ -140,10 +140,19 @@ func Required(names ...string) bool {
 	return false
 }
 
+// unsupported matches errors.ErrUnsupported and says why.
+type unsupported struct{ error }
+
+func (unsupported) Is(target error) bool { return target == errors.ErrUnsupported }
+
 // unavailable skips the test, or lets it fail where the server is required.
 func unavailable(t testing.TB, name Name, why error) {
 	t.Helper()
-	skip(t, why, string(name), servers[name].backend, string(servers[name].group))
+	names := []string{string(name), servers[name].backend}
+	if g := servers[name].group; g != "" {
+		names = append([]string{string(g)}, names...)
+	}
+	skip(t, why, names...)
 }
 
 func skip(t testing.TB, why error, names ...string) {
