@@ -21,7 +21,7 @@ var (
 // conn is a connection to one server.
 type conn struct {
 	layout    layout
-	retention int64 // of tokens, in ms
+	retention int64 // of a counter of tokens, in ms
 	ttl       time.Duration
 	cfg       driver.Config
 	client    *client

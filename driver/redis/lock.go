@@ -27,7 +27,7 @@ func (h *hold) Grant() driver.Grant {
 	return driver.Grant{Token: h.token, Renewal: driver.Renewal{Sent: h.sent, TTL: h.conn.ttl}}
 }
 
-// TryLock runs the lock script, which reads, mints and sets in one step and one round trip.
+// TryLock runs the lock script, which looks, sets and mints in one step and one round trip.
 func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
 	if !c.permitted.Load() {
 		if err := c.probe(ctx, req.Name); err != nil {
@@ -55,22 +55,32 @@ func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, er
 // granted reads the lock script's reply.
 func (h *hold) granted(reply any) error {
 	fields, _ := reply.([]any)
-	if len(fields) == 2 {
-		held, ok := fields[0].(int64)
-		left, ok2 := fields[1].(int64)
-		if ok && ok2 && held == 0 {
+	switch {
+	case fields == nil:
+		h.token = tokenOf(reply)
+	case len(fields) == 3:
+		h.token = tokenOf(fields[1])
+		h.value, _ = fields[2].(string)
+	case len(fields) == 2 && fields[0] == int64(0):
+		if left, ok := fields[1].(int64); ok {
 			return driver.Held(time.Duration(left) * time.Millisecond)
 		}
 	}
-	if len(fields) == 3 {
-		token, ok := fields[1].(int64)
-		value, ok2 := fields[2].(string)
-		if fields[0] == int64(1) && ok && ok2 && token > 0 {
-			h.token, h.value = uint64(token), value
-			return nil
-		}
+	if h.token == 0 || h.value == "" {
+		return fmt.Errorf("the lock script was answered with %v", reply)
 	}
-	return fmt.Errorf("the lock script was answered with %v", reply)
+	return nil
+}
+
+// tokenOf reads a token, which may be a string since Lua's numbers aren't exact above 2^53. It returns 0 if it is none.
+func tokenOf(v any) uint64 {
+	n, isNumber := v.(int64)
+	if s, ok := v.(string); ok {
+		n, _ = strconv.ParseInt(s, 10, 64)
+	} else if !isNumber {
+		return 0
+	}
+	return uint64(max(n, 0))
 }
 
 // Undo removes the key if it carries the ID. A request of that ID that is still on its way to the server sets a key that

@@ -10,6 +10,8 @@ local commands = {
     {'SET', KEYS[1], '', 'XX', 'PX', 1},
     {'PEXPIRE', KEYS[1], 1},
     {'DEL', KEYS[1]},
+    {'INCR', KEYS[1]}, -- after and before a DEL, so that nothing is left
+    {'DEL', KEYS[1]},
     {'PUBLISH', ARGV[1], ''},
 }
 for _, command in ipairs(commands) do

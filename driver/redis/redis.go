@@ -10,7 +10,7 @@
 // Parameters:
 //
 //	prefix       what the locks' keys begin with; default "lock:", and it may be empty
-//	retention    how long the last token of a name is kept after a grant; default 1h, at least 1s
+//	retention    how long the counter of a name's tokens is kept before it begins anew; default 1h, at least 1s
 //	ca, cert, key, server-name   files and name for TLS; the files are read again for each connection
 //
 // # What these locks are for
@@ -26,7 +26,7 @@
 //
 // The lock of a name is the string key <prefix><name>; a name's braces, percent signs and control characters are
 // percent-encoded. Its value is <32 hexadecimal digits> <milliseconds since 1970> <owner's label>, its TTL the lock's.
-// Beside it stands {<lock's key>}:t with the last token for the time of retention; hints are published to the channel
+// Beside it stands {<lock's key>}:t with the last token, for the time of retention from the first grant on; hints are published to the channel
 // {<lock's key>}:free. If the prefix itself has a hash tag, they are called <lock's key>{t} and <lock's key>{free}
 // instead, so that the keys of a name are always in one slot. A string under the lock's key that was written by somebody
 // else is a holder, with a TTL or without; anything but a string is ErrConflict. Neither is ever changed.
@@ -37,15 +37,16 @@
 //	redsync      one pool, NewMutex("<prefix>N")
 //	redislock    Obtain(ctx, "<prefix>N", ...)
 //
-// A token is the greater of the server's time in microseconds and the name's last token plus one. It rises even when the
-// last one is lost by eviction or a restart, unless the server's clock was set back as well.
+// A token is the name's last token plus one or, if that isn't known any more, the server's time in microseconds. So it
+// rises even when the last one is lost by eviction or a restart, unless the server's clock was set back as well, to before
+// the counter's beginning.
 //
 // # Rights
 //
 // A user needs, with the default prefix:
 //
-//	ACL SETUSER app on >password ~lock:* ~{lock:* &{lock:* +eval +evalsha +get +set +del +pexpire +pttl +time
-//	    +publish +subscribe +unsubscribe +select
+//	ACL SETUSER app on >password ~lock:* ~{lock:* &{lock:* +eval +evalsha +get +set +del +incr +pexpire +pttl
+//	    +time +publish +subscribe +unsubscribe +select
 //
 // All but the last three are tried before anything is locked; if one is missing, connecting or the first attempt fails
 // with ErrDenied. Without the right to subscribe waiters look every few seconds only; select is needed for
@@ -76,7 +77,8 @@ const defaultRetention = time.Hour
 type Options struct {
 	// Prefix is what the locks' keys begin with; nil means DefaultPrefix. It may be empty.
 	Prefix *string
-	// Retention is how long the last token of a name is kept after a grant; 0 means an hour, and it is at least a second.
+	// Retention is how long the counter of a name's tokens is kept before it begins anew with the server's time; 0 means an
+	// hour, and it is at least a second.
 	Retention time.Duration
 	// Credentials returns the user and password to log in with, for each new connection. It is for programs whose
 	// password changes, and only for [Dial]: a client that the program brings logs in by itself. The user may be "", the
@@ -136,7 +138,7 @@ func (c *connector) set(opts *Options) {
 
 func checkRetention(d time.Duration) error {
 	if d < time.Second {
-		return fmt.Errorf("tokens are kept for at least 1s, not %v", d)
+		return fmt.Errorf("counters are kept for at least 1s, not %v", d)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // documented are the rights that the package documentation lists.
-var documented = strings.Fields("~lock:* ~{lock:* &{lock:* +eval +evalsha +get +set +del +pexpire +pttl +time +publish " +
+var documented = strings.Fields("~lock:* ~{lock:* &{lock:* +eval +evalsha +get +set +del +incr +pexpire +pttl +time +publish " +
 	"+subscribe +unsubscribe +select")
 
 // CFG-08: a missing right is final, is named, and leaves nothing behind.
@@ -70,7 +70,7 @@ func TestCFG08Rights(t *testing.T) {
 
 			// What Connect couldn't find out, since the server was away, the first attempt does.
 			p := through(t, s)
-			for _, missing := range []string{"+eval", "+evalsha", "+get", "+set", "+del", "+pexpire", "+pttl", "+time", "+publish", "~lock:*", "~{lock:*", "&{lock:*"} {
+			for _, missing := range []string{"+eval", "+evalsha", "+get", "+set", "+del", "+incr", "+pexpire", "+pttl", "+time", "+publish", "~lock:*", "~{lock:*", "&{lock:*"} {
 				p.Refuse()
 				c := connectURL(t, "redis://app:secret@"+p.Addr(), 10*time.Second)
 				p.Heal()
