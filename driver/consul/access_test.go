@@ -156,7 +156,7 @@ func TestNewWithAClientOfTheProgram(t *testing.T) {
 	c, err = New(client, &Options{Prefix: &none, LockDelay: &delay}).Connect(t.Context(), config(15*time.Second))
 	require.NoError(t, err)
 	name := prefix(t)
-	h = lock(t, c, name)
+	lock(t, c, name)
 	require.NotNil(t, entry(t, client, name))
 	require.NoError(t, c.Close())
 	require.Nil(t, entry(t, client, name), "the client is open still, and the session has ended")

@@ -183,7 +183,7 @@ func (c *conn) look(ctx context.Context, l lane, key string) (entry, offset *api
 }
 
 // errFiltered is what an entry that is there and isn't shown means. The text is that of Consul for other requests.
-var errFiltered = errors.New(saysDenied + ": the server doesn't show the key")
+var errFiltered = errors.New("the server doesn't show the key: " + saysDenied)
 
 // Close ends the sessions, and with them what is still locked.
 func (c *conn) Close() error {

@@ -41,9 +41,6 @@ type action struct {
 }
 
 func (r seenRequest) isGrant() bool { return r.path == "/v1/txn" && strings.Contains(r.body, `"lock"`) }
-func (r seenRequest) isRelease() bool {
-	return r.path == "/v1/txn" && strings.Contains(r.body, `"delete"`)
-}
 func (r seenRequest) isWatch() bool { return strings.HasPrefix(r.path, "/v1/kv/") }
 
 func newProxy(t testing.TB, addr string) *proxy {
