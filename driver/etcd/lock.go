@@ -217,7 +217,7 @@ func (h *hold) Release(ctx context.Context) error {
 		c.drop(ctx, h.key)
 		return context.Cause(h.session.ctx)
 	}
-	ctx, stop := bounded(ctx) // the next attempt goes to another member
+	ctx, stop := context.WithTimeout(bare(ctx), attempt/2) // so that the engine's next attempt, to another member, has time
 	defer stop()
 	resp, err := c.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(h.key), "=", h.rev)).

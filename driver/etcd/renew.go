@@ -58,15 +58,13 @@ func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, 
 	return unresolved
 }
 
-// renew renews one session and reports its holds.
+// renew renews one session and reports its holds. The keep-alive and the reads are under way at the same time: if the
+// lease turns out to live, a key that was read was there under the living lease, and its time counts from the keep-alive.
 func (c *conn) renew(ctx context.Context, s *session, b *batch, report func(int, driver.Renewal)) (unresolved int) {
-	fail := func(err error) {
-		for _, i := range b.indices {
-			report(i, driver.Renewal{Err: err})
-		}
-	}
 	if s.ctx.Err() != nil {
-		fail(context.Cause(s.ctx))
+		for _, i := range b.indices {
+			report(i, driver.Renewal{Err: context.Cause(s.ctx)})
+		}
 		return 0
 	}
 	c.mu.Lock()
@@ -79,53 +77,62 @@ func (c *conn) renew(ctx context.Context, s *session, b *batch, report func(int,
 		}
 		return 0
 	}
+	var (
+		kept, proved sync.WaitGroup
+		alive        error
+	)
 	if !fresh {
-		if err := c.keepAlive(ctx, s); errors.Is(err, errNoSession) {
-			fail(context.Cause(s.ctx))
-			return 0
-		} else if err != nil {
-			fail(err)
-			return c.doubtful(s)
-		}
+		kept.Go(func() { alive = c.keepAlive(ctx, s) })
 	}
-	r := c.validity(s)
-	var reads sync.WaitGroup
 	for from := 0; from < len(b.holds); from += chunk {
 		to := min(from+chunk, len(b.holds))
 		holds, indices := b.holds[from:to], b.indices[from:to]
-		reads.Go(func() { c.prove(ctx, holds, func(i int, err error) { report(indices[i], renewal(r, err)) }) })
+		proved.Go(func() {
+			errs := c.prove(ctx, holds)
+			kept.Wait()
+			r := c.validity(s)
+			for i, err := range errs {
+				switch {
+				case errors.Is(alive, errNoSession):
+					report(indices[i], driver.Renewal{Err: context.Cause(s.ctx)})
+				case err == nil && alive == nil:
+					report(indices[i], r)
+				case alive == nil || errors.Is(err, driver.ErrNotHeld):
+					report(indices[i], driver.Renewal{Err: err})
+				default:
+					report(indices[i], driver.Renewal{Err: alive})
+				}
+			}
+		})
 	}
-	if c.doubtful(s) > 0 {
+	kept.Wait()
+	if alive == nil && c.doubtful(s) > 0 {
 		unresolved = c.sweep(ctx, s)
+	} else if alive != nil && !errors.Is(alive, errNoSession) {
+		unresolved = c.doubtful(s)
 	}
-	reads.Wait()
+	proved.Wait()
 	return unresolved
 }
 
-func renewal(r driver.Renewal, err error) driver.Renewal {
-	if err != nil {
-		return driver.Renewal{Err: err}
-	}
-	return r
-}
-
-// prove tells for each hold whether its key is as it was when it was granted.
-func (c *conn) prove(ctx context.Context, holds []*hold, tell func(i int, err error)) {
+// prove returns for each hold nil if its key is as it was when it was granted.
+func (c *conn) prove(ctx context.Context, holds []*hold) []error {
 	ops := make([]clientv3.Op, len(holds))
 	for i, h := range holds {
 		ops[i] = clientv3.OpGet(h.key)
 	}
 	resp, err := c.client.Txn(bare(ctx)).Then(ops...).Commit()
 	err = c.classify(err)
+	errs := make([]error, len(holds))
 	for i, h := range holds {
+		errs[i] = err
 		if err == nil {
 			if kv := kvs(resp, i); len(kv) == 0 || kv[0].ModRevision != h.rev {
-				tell(i, fmt.Errorf("%w: the key %q was deleted or replaced", driver.ErrNotHeld, h.key))
-				continue
+				errs[i] = fmt.Errorf("%w: the key %q was deleted or replaced", driver.ErrNotHeld, h.key)
 			}
 		}
-		tell(i, err)
 	}
+	return errs
 }
 
 // doubtful returns 1 if entries that nobody wants may appear under s.
