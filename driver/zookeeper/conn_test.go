@@ -168,7 +168,9 @@ func TestQueue(t *testing.T) {
 	}
 	require.Empty(t, got)
 	require.NoError(t, first.Release(ctx))
+	released := time.Now()
 	wg.Wait()
+	require.Less(t, time.Since(released), lookAgain/2, "a watch tells the next")
 	close(got)
 	last, next := first.Grant().Token, 0
 	for g := range got {
@@ -214,4 +216,32 @@ func TestRenewProvesNodes(t *testing.T) {
 	data, _, err := z.Get(holds[3].(*hold).path)
 	require.NoError(t, err)
 	require.Equal(t, "somebody else", string(data))
+}
+
+// TestOWN05OverwrittenBeforeTheFirstRenewal is without the help of a watch.
+func TestOWN05OverwrittenBeforeTheFirstRenewal(t *testing.T) {
+	s := testserver.Need(t, testserver.ZooKeeper)
+	prefix := uniquePrefix(t)
+	c := dial(t, s.Addr, prefix, nil)
+	ctx := within(t, 30*time.Second)
+	z := admin(t, s.Addr)
+	for name, ends := range map[string]func(driver.Hold) error{
+		"release": func(h driver.Hold) error { return h.Release(ctx) },
+		"renewal": func(h driver.Hold) error { return renewOne(ctx, c, h).Err },
+		"undo then release": func(h driver.Hold) error {
+			require.NoError(t, c.Undo(ctx, h.(*hold).req))
+			return h.Release(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, err := c.TryLock(ctx, newRequest(name))
+			require.NoError(t, err)
+			_, err = z.Set(h.(*hold).path, []byte("somebody else"), -1)
+			require.NoError(t, err)
+			require.ErrorIs(t, ends(h), driver.ErrNotHeld)
+			data, _, err := z.Get(h.(*hold).path)
+			require.NoError(t, err)
+			require.Equal(t, "somebody else", string(data))
+		})
+	}
 }
