@@ -386,6 +386,7 @@ func TestIdleConnections(t *testing.T) {
 		h := mustLock(t, c, newRequest("x"))
 		a.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		eventually(t, patient, "the connections are closed", func() bool { return clients(t, a, "normal") == 1 })
+		time.Sleep(5 * patience) // otherwise they aren't idle
 		if r := renew(t, c, h); r.Err != nil {
 			t.Error(r.Err)
 		}

@@ -13,104 +13,13 @@ import (
 	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
-// links are connections of our own. A link serves one call at a time, on the caller's goroutine: handing calls to
-// another goroutine, only to be able to leave them behind when their context ends, costs more than the rest of the
-// client. Instead the connection is closed under the call.
-type links struct {
-	target *target
-
-	mu     sync.Mutex
-	closed bool
-	free   []*link
-	all    map[*link]struct{}
-	timer  *time.Timer // runs watch while calls are under way
-	armed  bool
-}
-
-// patience is how long a call may last before its context is watched. Watching costs a timer and a few allocations, and
-// most calls have returned long before.
-const patience = 10 * time.Millisecond
-
-func newLinks(t *target) *links {
-	ls := &links{target: t, all: make(map[*link]struct{})}
-	ls.timer = time.AfterFunc(time.Hour, ls.watch)
-	ls.timer.Stop()
-	return ls
-}
-
-// take returns an unused link, which connects when it is used first.
-func (ls *links) take() *link {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if !ls.armed && !ls.closed {
-		ls.armed = true
-		ls.timer.Reset(patience)
-	}
-	if n := len(ls.free); n > 0 {
-		l := ls.free[n-1]
-		ls.free = ls.free[:n-1]
-		return l
-	}
-	l := newLink(ls.target)
-	ls.all[l] = struct{}{}
-	if ls.closed {
-		l.cut()
-	}
-	return l
-}
-
-// put gives a link back. One that isn't good is closed: whether the connection still works is for the next one to find
-// out with a new one.
-func (ls *links) put(l *link, good bool) {
-	ls.mu.Lock()
-	good = good && !ls.closed
-	if good {
-		ls.free = append(ls.free, l)
-	} else {
-		delete(ls.all, l)
-	}
-	ls.mu.Unlock()
-	if !good {
-		l.cut()
-		l.client.Close()
-	}
-}
-
-// watch begins to watch the contexts of calls that last, and comes again as long as there are any calls.
-func (ls *links) watch() {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	busy := len(ls.all) > len(ls.free)
-	if ls.armed = busy && !ls.closed; !ls.armed {
-		return
-	}
-	for l := range ls.all {
-		l.watch()
-	}
-	ls.timer.Reset(patience)
-}
-
-func (ls *links) close() {
-	ls.mu.Lock()
-	ls.closed = true
-	ls.timer.Stop()
-	free, all := ls.free, ls.all
-	ls.free, ls.all = nil, make(map[*link]struct{})
-	ls.mu.Unlock()
-	for l := range all {
-		l.cut() // calls under way return, and put closes what they used
-	}
-	for _, l := range free {
-		l.client.Close()
-	}
-}
-
-// link is one connection, behind a client of the client library which does the handshake and the encoding. It connects
-// again by itself only if the server had closed the connection while it wasn't used.
+// link is one connection, behind a client of the client library, which does the handshake and the encoding. It is thrown
+// away when anything goes wrong.
 type link struct {
 	client *redis.Client
 	target *target
 	once   bool // it connects once only
+	used   int // when it was given back, in ticks; guarded by the mutex of links
 
 	mu   sync.Mutex
 	conn net.Conn // below TLS
@@ -127,7 +36,7 @@ func newLink(t *target) *link {
 	l := &link{target: t}
 	l.dead, l.kill = context.WithCancel(context.Background())
 	o := t.options()
-	o.Dialer = l.dialed
+	o.Dialer = l.handOver
 	// With room for one connection alone, the library would go on dialling in the background after a failure.
 	o.PoolSize, o.PipelinePoolSize, o.DialerRetries = 2, -1, 1
 	l.client = redis.NewClient(o)
@@ -152,42 +61,55 @@ func (t *target) options() *redis.Options {
 // connect connects a new link. The library would do it as well, and write to the program's standard error if it fails.
 func (l *link) connect(ctx context.Context) error {
 	l.mu.Lock()
-	fresh := l.conn == nil
+	connected := l.conn != nil
 	l.mu.Unlock()
-	if !fresh {
+	if connected {
 		return nil
 	}
-	conn, err := l.dial(ctx, l.target.network, l.target.addr)
+	conn, err := l.dial(ctx)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
-	l.next = conn
+	l.next = quiet{conn}
 	l.mu.Unlock()
-	return err
+	return nil
 }
 
-// dialed hands a connection to the library.
-func (l *link) dialed(ctx context.Context, network, addr string) (net.Conn, error) {
+// quiet ignores deadlines, which the library sets several times for each command: the end of a call's context cuts the
+// link. It also hides what the library needs to look for a hang-up before each command.
+type quiet struct{ net.Conn }
+
+func (quiet) SetDeadline(time.Time) error      { return nil }
+func (quiet) SetReadDeadline(time.Time) error  { return nil }
+func (quiet) SetWriteDeadline(time.Time) error { return nil }
+
+// handOver gives the library the connection that is made already. It asks for another one when it has closed the first:
+// it does so after READONLY, which may come from a server that isn't the primary any more.
+func (l *link) handOver(ctx context.Context, _, _ string) (net.Conn, error) {
 	l.mu.Lock()
-	conn := l.next
+	conn, connected := l.next, l.conn != nil
 	l.next = nil
 	l.mu.Unlock()
-	if conn != nil {
+	switch {
+	case conn != nil:
 		return conn, nil
+	case l.once && connected:
+		return nil, errBroken
 	}
-	return l.dial(ctx, network, addr)
+	conn, err := l.dial(ctx)
+	if err != nil || l.once {
+		return conn, err
+	}
+	return quiet{conn}, nil
 }
 
 // dial connects, until the link is cut.
-func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	l.mu.Lock()
-	again := l.conn != nil
-	l.mu.Unlock()
-	if l.once && again {
-		return nil, errBroken
-	}
+func (l *link) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.dead, cancel)()
-	conn, err := dialer.DialContext(ctx, network, addr)
+	conn, err := dialer.DialContext(ctx, l.target.network, l.target.addr)
 	if err != nil {
 		return nil, err
 	}
@@ -196,16 +118,16 @@ func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	l.mu.Unlock()
 	if l.dead.Err() != nil {
 		conn.Close()
-		return nil, &net.OpError{Op: "dial", Net: network, Err: l.dead.Err()}
+		return nil, &net.OpError{Op: "dial", Net: l.target.network, Err: l.dead.Err()}
 	}
 	if l.target.tls == nil {
 		return conn, nil
 	}
-	host, _, _ := net.SplitHostPort(addr)
+	host, _, _ := net.SplitHostPort(l.target.addr)
 	secured := tls.Client(conn, tlsfiles.ForHost(l.target.tls, host))
 	if err := secured.HandshakeContext(ctx); err != nil {
 		conn.Close()
-		return nil, &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: err}
+		return nil, &net.OpError{Op: "dial", Net: l.target.network, Addr: conn.RemoteAddr(), Err: err}
 	}
 	return secured, nil
 }
@@ -224,6 +146,19 @@ func (l *link) cut() {
 	if l.conn != nil {
 		l.conn.Close()
 	}
+}
+
+// discard closes a link that nobody uses.
+func (l *link) discard() {
+	l.cut()
+	l.client.Close()
+}
+
+// alive reports whether the server has not hung up.
+func (l *link) alive() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil && connected(l.conn)
 }
 
 // begin notes that a call is under way.
