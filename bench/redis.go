@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/leasekit/locker"
+	"github.com/leasekit/locker/driver"
 	"github.com/leasekit/locker/driver/redis"
 )
 
@@ -66,6 +67,16 @@ func prepareRedis(ctx context.Context, o options) (*setup, error) {
 	}
 	closers = append(closers, func() { brought.Close() })
 
+	connector, err := driver.Parse("redis://" + o.addr + "?prefix=bench-driver:")
+	if err != nil {
+		return fail(err)
+	}
+	alone, err := withDriver(ctx, connector, o)
+	if err != nil {
+		return fail(err)
+	}
+	closers = append(closers, func() { alone.Close() })
+
 	pool := redsync.New(redsyncpool.NewPool(newClient()))
 	obtainer := redislock.New(newClient())
 	rueidis, err := rueidislock.NewLocker(rueidislock.LockerOption{
@@ -98,7 +109,8 @@ func prepareRedis(ctx context.Context, o options) (*setup, error) {
 			}, err
 		}},
 		{name: "locker", settings: "locker.Open(redis://...): token, renewal and hints", acquire: withLocker(ours)},
-		{name: "locker, own client", settings: "the same with redis.New(client)", acquire: withLocker(brought)},
+		{name: "locker with client", settings: "the same with redis.New(client)", acquire: withLocker(brought)},
+		{name: "driver alone", settings: "the driver without the engine: token and hints, no renewal", acquire: withConn(alone)},
 		{name: "redislock", peer: true, settings: "Obtain without retry, no renewal", acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
 			lock, err := obtainer.Obtain(ctx, "bench-redislock:"+name, o.ttl, nil)
 			if err != nil {
@@ -125,17 +137,6 @@ func prepareRedis(ctx context.Context, o options) (*setup, error) {
 		}},
 	}
 	return s, nil
-}
-
-// withLocker acquires through a Locker, whatever its backend.
-func withLocker(l locker.Locker) func(context.Context, string) (func(context.Context) error, error) {
-	return func(ctx context.Context, name string) (func(context.Context) error, error) {
-		lease, err := l.Acquire(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		return lease.Release, nil
-	}
 }
 
 func field(info, key string) string {
