@@ -99,8 +99,8 @@ const (
 // New returns a Connector that uses a client that the program has, and leaves open. Errors in opts are reported by its
 // Connect.
 //
-// At most a few dozen requests are under way at a time, so that a client with a large enough pool of idle connections
-// (api.DefaultConfig's is) keeps its connections.
+// Up to 56 requests are under way at a time. A transport that keeps that many idle connections to a host makes the fewest
+// new ones.
 func New(client *api.Client, opts *Options) driver.Connector {
 	o := cmp.Or(opts, &Options{})
 	c := &connector{client: client, token: o.Token}
@@ -165,7 +165,7 @@ func (c *connector) Info() driver.Info {
 		Correctness:   true,
 		MaxTTL:        maxTTL,
 		Granularity:   time.Millisecond,
-		Poll:          10 * time.Second, // what becomes free is seen by a blocking query; a lock-delay brings its own time
+		Poll:          5 * time.Second, // what becomes free is seen by a blocking query; a lock-delay brings its own time
 		SharedSession: true,
 	}
 }

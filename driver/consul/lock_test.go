@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -155,6 +156,8 @@ func TestUndoWaitsForARequestUnderWay(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		arrived := make(chan struct{}, 1)
 		hold := make(chan struct{})
+		arrive := sync.OnceFunc(func() { close(hold) })
+		t.Cleanup(arrive)
 		p.set(func(r seenRequest) action {
 			if r.isGrant() {
 				arrived <- struct{}{}
@@ -173,9 +176,9 @@ func TestUndoWaitsForARequestUnderWay(t *testing.T) {
 		undone := make(chan error, 1)
 		if !later {
 			go func() { undone <- c.Undo(within(t, 5*time.Second), req) }()
-			close(hold)
+			arrive()
 		} else {
-			close(hold)
+			arrive()
 			eventually(t, 5*time.Second, "the grant", func() bool { return entry(t, admin(t, s), c.key("a")) != nil })
 			go func() { undone <- c.Undo(within(t, 5*time.Second), req) }()
 		}
@@ -195,6 +198,8 @@ func TestLateRequestIsRemoved(t *testing.T) {
 	c := connect(t, "consul://"+p.addr()+"/"+prefix(t), 4*time.Second)
 	other := lock(t, c, "other")
 	forward, done := make(chan struct{}), make(chan struct{})
+	arrive := sync.OnceFunc(func() { close(forward) })
+	t.Cleanup(arrive)
 	p.set(func(r seenRequest) action {
 		if r.isGrant() {
 			return action{forward: forward, done: done}
@@ -211,7 +216,7 @@ func TestLateRequestIsRemoved(t *testing.T) {
 	fresh := lock(t, c, "fresh")
 	require.NotEqual(t, other.s, fresh.s, "the session takes no more locks")
 
-	close(forward)
+	arrive()
 	<-done
 	require.NotNil(t, entry(t, admin(t, s), c.key("a")), "the late request was granted")
 	r, _ := renew(t, c, other, fresh)

@@ -187,11 +187,11 @@ func TestPassedSessionIsGivenUp(t *testing.T) {
 	c := connect(t, "consul://"+s.Addr+"/"+prefix(t)+"?lockdelay=0s", time.Second)
 	h := lock(t, c, "a")
 	eventually(t, 5*time.Second, "the TTL's end", func() bool { return c.cfg.Now().Sub(h.Grant().Sent) >= time.Second })
+	next := lock(t, c, "b")
+	require.NotEqual(t, h.s, next.s)
 	r, unresolved := renew(t, c, h)
 	require.ErrorIs(t, r[0].Err, driver.ErrNotHeld)
 	require.Positive(t, unresolved)
-	next := lock(t, c, "b")
-	require.NotEqual(t, h.s, next.s)
 	if err := h.Release(t.Context()); err != nil {
 		require.ErrorIs(t, err, driver.ErrNotHeld)
 	}

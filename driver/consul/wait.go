@@ -15,8 +15,8 @@ import (
 // request. (One blocking query for all keys under the prefix would need one connection too, but return, with the whole
 // list, at every change of any lock of any process.)
 const (
-	waitTime  = 30 * time.Second // of a blocking query; a lost answer costs hints, which the engine can do without
-	waitSlack = 10 * time.Second // the server adds up to a sixteenth, and may be slow
+	waitTime  = 15 * time.Second // of a blocking query; a lost answer costs hints, which the engine can do without
+	waitSlack = 5 * time.Second  // the server adds up to a sixteenth, and may be slow
 	roundTime = time.Second      // between two looks at a name that has no blocking query
 	failPause = time.Second      // after a failed one
 	linger    = time.Second      // that a blocking query goes on when nobody waits any more
