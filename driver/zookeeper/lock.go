@@ -3,9 +3,7 @@ package zookeeper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"sync"
 
 	"github.com/go-zookeeper/zk"
 
@@ -13,73 +11,6 @@ import (
 )
 
 const maxToken = math.MaxInt64
-
-// place is a request that has sent something and has no final answer yet: what Undo has to remove.
-type place struct {
-	turn   chan struct{} // holds one token: who has it works on the place
-	req    driver.Request
-	s      *session
-	folder string
-
-	sent  *call[multi] // a creation whose answer nobody has seen yet
-	doubt bool         // the answer to a creation was lost: there may be a node, and it may still come
-	path  string       // the node that is known to have been made
-	czxid uint64       // of path; 0: not known
-}
-
-// place returns the place of a request on the session, made anew if the one before belongs to a session that is gone. The
-// caller has it for itself until it calls done.
-func (s *session) place(ctx context.Context, req driver.Request) (*place, error) {
-	c := s.c
-	c.mu.Lock()
-	p := c.places[req.ID]
-	if p == nil || p.s.state == dead {
-		p = &place{turn: make(chan struct{}, 1), req: req, s: s, folder: c.folderPath(req.Name)}
-		p.turn <- struct{}{}
-		c.places[req.ID] = p
-	}
-	c.mu.Unlock()
-	return p, p.begin(ctx)
-}
-
-func (p *place) begin(ctx context.Context) error {
-	select {
-	case <-p.turn:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// end gives the place to the next. A final result is an answer that leaves nothing to undo.
-func (p *place) end(final bool) {
-	if final {
-		p.s.c.mu.Lock()
-		if p.s.c.places[p.req.ID] == p {
-			delete(p.s.c.places, p.req.ID)
-		}
-		p.s.c.mu.Unlock()
-	}
-	p.turn <- struct{}{}
-}
-
-// tried reports whether something of the request may be there.
-func (p *place) tried() bool { return p.sent != nil || p.doubt || p.path != "" }
-
-// settle waits for a creation that is still under way.
-func (p *place) settle(ctx context.Context) error {
-	if p.sent == nil {
-		return nil
-	}
-	r, err := p.sent.wait(ctx, p.s)
-	select {
-	case <-p.sent.done:
-		p.settled(r, err)
-		return nil
-	default:
-		return err
-	}
-}
 
 func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
 	s, err := c.enter(ctx)
@@ -93,19 +24,6 @@ func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, er
 	}
 	h, err := p.s.tryLock(ctx, p)
 	return p.result(ctx, h, err)
-}
-
-// result ends a call that has worked on the place. An answer leaves nothing behind.
-func (p *place) result(ctx context.Context, h *hold, err error) (driver.Hold, error) {
-	if err == nil {
-		p.end(true)
-		return h, nil
-	}
-	if driver.IsAnswer(err) && p.tried() && p.s.undo(ctx, p) != nil {
-		p.s.retire()
-	}
-	p.end(driver.IsAnswer(err))
-	return nil, err
 }
 
 // tryLock takes the name if nobody has it.
@@ -174,59 +92,6 @@ func (s *session) stuck(err error) error {
 		s.retire()
 	}
 	return err
-}
-
-// queue is a request's view of the contenders.
-type queue struct {
-	own    *node // the request's node
-	before *node // the contender just before it, or the last one if it has none
-	length int
-}
-
-// look lists the contenders and finds the request's node among them. Should there be several, because an answer was lost,
-// the first counts, and the others are deleted.
-func (s *session) look(ctx context.Context, p *place) (queue, error) {
-	nodes, err := s.children(ctx, p.folder)
-	if err != nil {
-		return queue{}, err
-	}
-	q := queue{length: len(nodes)}
-	for i := range nodes {
-		n := &nodes[i]
-		if n.id() != p.req.ID {
-			if q.own == nil {
-				q.before = n
-			}
-			continue
-		}
-		path := p.folder + "/" + n.name
-		if q.own != nil {
-			if err := s.remove(ctx, path); err != nil {
-				return queue{}, s.stuck(err)
-			}
-			continue
-		}
-		if path != p.path {
-			// Found by its name only: one of a session before this one isn't ours and goes by itself.
-			stat, err := s.stat(ctx, path)
-			if errors.Is(err, zk.ErrNoNode) {
-				continue
-			}
-			if err != nil {
-				return queue{}, err
-			}
-			if stat.EphemeralOwner != s.id {
-				q.before = n
-				continue
-			}
-			p.path, p.czxid = path, uint64(stat.Czxid)
-		}
-		q.own = n
-	}
-	if q.own == nil {
-		p.path = ""
-	}
-	return q, nil
 }
 
 // confirm grants a name whose first contender was seen to be the request's node.
@@ -357,95 +222,4 @@ func (s *session) removeAll(ctx context.Context, folder, id, but string) error {
 		}
 	}
 	return nil
-}
-
-// hold is a node that was granted.
-type hold struct {
-	s     *session
-	req   driver.Request
-	path  string
-	czxid uint64
-	grant driver.Grant
-
-	mu        sync.Mutex
-	gone      error // what it was lost for, matching driver.ErrNotHeld
-	releasing bool  // its node's deletion is no loss
-	doubt     bool  // the answer to a deletion was lost
-	freed     bool  // it is no user of the session any more
-}
-
-func (h *hold) Grant() driver.Grant { return h.grant }
-
-// lose notes that the node is gone, and tells the engine.
-func (h *hold) lose(err error) {
-	h.mu.Lock()
-	first := h.gone == nil && !h.releasing
-	if first {
-		h.gone = err
-	}
-	h.mu.Unlock()
-	if first && h.req.Lost != nil {
-		h.req.Lost(err)
-	}
-}
-
-// lost returns why the hold is known to be lost, or nil.
-func (h *hold) lost() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.gone
-}
-
-func (h *hold) Release(ctx context.Context) error {
-	s := h.s
-	h.mu.Lock()
-	h.releasing = true
-	lost := h.gone
-	h.mu.Unlock()
-	if lost != nil { // what stands there now, if anything, is somebody else's
-		h.free()
-		return lost
-	}
-	if err := s.ready(ctx); err != nil {
-		if errors.Is(err, errEnded) {
-			return fmt.Errorf("%w: %w", driver.ErrNotHeld, err)
-		}
-		return err
-	}
-	_, err := request(ctx, s, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(h.path, 0) })
-	h.mu.Lock()
-	doubt := h.doubt
-	h.doubt = doubt || err != nil && !gone(err)
-	h.mu.Unlock()
-	switch {
-	case err == nil:
-	case errors.Is(err, zk.ErrNoNode) && doubt: // by the deletion whose answer was lost
-	case gone(err):
-		h.free()
-		return fmt.Errorf("%w: zookeeper: %w", driver.ErrNotHeld, err)
-	case errors.Is(err, errEnded):
-		return fmt.Errorf("%w: %w", driver.ErrNotHeld, err)
-	default:
-		return s.stuck(answer(err, "delete nodes (right DELETE)", parent(h.path)))
-	}
-	h.free()
-	return nil
-}
-
-// free takes the hold off the session.
-func (h *hold) free() {
-	h.mu.Lock()
-	first := !h.freed
-	h.freed = true
-	h.mu.Unlock()
-	if !first {
-		return
-	}
-	s := h.s
-	s.c.mu.Lock()
-	if s.holds[h.path] == h {
-		delete(s.holds, h.path)
-	}
-	s.c.mu.Unlock()
-	s.leave()
 }
