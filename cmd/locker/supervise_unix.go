@@ -103,9 +103,9 @@ func (c *child) suspend(r *runner, by syscall.Signal) {
 		return
 	}
 	had := c.tty.takeBack(c.pid)
-	signal.Reset(unix.SIGTSTP)
-	unix.Kill(0, unix.SIGTSTP) // returns when this process goes on, or at once if no shell could make it go on
-	signal.Notify(r.signals.all, unix.SIGTSTP)
+	// It returns when this process goes on, or at once if there is no shell that could make it go on. SIGTSTP won't do:
+	// once it was caught, the Go runtime doesn't give it back its default action.
+	unix.Kill(0, unix.SIGTTIN)
 	if r.lease.Context().Err() != nil {
 		return
 	}
