@@ -19,7 +19,7 @@ type link struct {
 	client *redis.Client
 	target *target
 	once   bool // it connects once only
-	used   int // when it was given back, in ticks; guarded by the mutex of links
+	used   int  // when it was given back, in ticks; guarded by the mutex of links
 
 	mu   sync.Mutex
 	conn net.Conn // below TLS
