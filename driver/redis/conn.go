@@ -14,8 +14,11 @@ import (
 )
 
 var (
-	_ driver.Conn   = (*conn)(nil)
-	_ driver.Waiter = (*conn)(nil)
+	_ driver.Conn      = (*conn)(nil)
+	_ driver.Waiter    = (*conn)(nil)
+	_ driver.Advancer  = (*conn)(nil)
+	_ driver.Inspector = (*conn)(nil)
+	_ driver.Checker   = (*conn)(nil)
 )
 
 // conn is a connection to one server.

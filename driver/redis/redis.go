@@ -50,7 +50,7 @@
 //
 // All but the last three are tried before anything is locked; if one is missing, connecting or the first attempt fails
 // with ErrDenied. Without the right to subscribe waiters look every few seconds only; select is needed for
-// databases other than 0.
+// databases other than 0. Looking at locks needs scan, and the check of a server needs info.
 package redis
 
 import (

@@ -19,6 +19,9 @@ var releaseSource string
 //go:embed renew.lua
 var renewSource string
 
+//go:embed advance.lua
+var advanceSource string
+
 //go:embed probe.lua
 var probeSource string
 
@@ -26,6 +29,7 @@ var (
 	lockScript    = newScript(lockSource)
 	releaseScript = newScript(releaseSource)
 	renewScript   = newScript(renewSource)
+	advanceScript = newScript(advanceSource)
 	probeScript   = newScript(probeSource)
 )
 
