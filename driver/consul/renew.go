@@ -17,9 +17,9 @@ const (
 	maxChecks = 4  // transactions of one renewal at a time
 )
 
-// Renew renews each session, and then looks whether the entries still have the index of their grant: nobody has touched
-// them, so that they are locked by the session still. The look is consistent, and comes after the renewal: it is the
-// leader's of a time after the TTL was set, should the renewal have been answered by one that is no leader any more.
+// Renew renews each session and looks whether the entries still have the index of their grant: nobody has touched them,
+// so that they are locked by the session still. Both are asked for at once, since a renewal has to fit into a sixth of
+// the TTL. The look is consistent: it is that of a leader which has made sure that it is one, at a time after Sent.
 func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, driver.Renewal)) (unresolved int) {
 	bySession := make(map[*session][]int)
 	for i, h := range holds {
@@ -75,29 +75,39 @@ func (c *conn) renewHolds(ctx context.Context, s *session, holds []driver.Hold, 
 	case idle && len(mine) == 0:
 		return // a lock that is taken under it renews it
 	}
-	sent := c.cfg.Now()
-	switch err := c.renew(ctx, c.upkeep, s); {
-	case errors.Is(err, errGone):
-		fail(errSessionGone)
-		return
-	case err != nil:
-		fail(err)
-		return
-	}
-	var checks sync.WaitGroup
+	renewal := driver.Renewal{Sent: c.cfg.Now(), TTL: c.cfg.TTL}
+	renewed := make(chan struct{})
+	var asked sync.WaitGroup
+	asked.Go(func() {
+		defer close(renewed)
+		if renewal.Err = c.renew(ctx, c.upkeep, s); errors.Is(renewal.Err, errGone) {
+			renewal.Err = errSessionGone
+		}
+	})
 	slots := make(chan struct{}, maxChecks)
 	for chunk := range slices.Chunk(mine, maxOps) {
 		slots <- struct{}{}
-		checks.Go(func() {
-			c.check(ctx, holds, chunk, sent, report)
+		asked.Go(func() {
+			errs := c.check(ctx, holds, chunk)
 			<-slots
+			<-renewed
+			for n, i := range chunk {
+				switch {
+				case renewal.Err != nil && !errors.Is(errs[n], driver.ErrNotHeld):
+					report(i, driver.Renewal{Err: renewal.Err})
+				case errs[n] != nil:
+					report(i, driver.Renewal{Err: errs[n]})
+				default:
+					report(i, renewal)
+				}
+			}
 		})
 	}
-	checks.Wait()
+	asked.Wait()
 }
 
-// check looks whether entries are as they were granted.
-func (c *conn) check(ctx context.Context, holds []driver.Hold, chunk []int, sent driver.Instant, report func(int, driver.Renewal)) {
+// check looks whether entries are as they were granted, and returns what is wrong with each.
+func (c *conn) check(ctx context.Context, holds []driver.Hold, chunk []int) []error {
 	ops := make([]*api.KVTxnOp, len(chunk))
 	for n, i := range chunk {
 		h := holds[i].(*hold)
@@ -107,13 +117,14 @@ func (c *conn) check(ctx context.Context, holds []driver.Hold, chunk []int, sent
 	if err != nil {
 		err = c.explain(err, "key:read on its keys")
 	}
+	errs := make([]error, len(chunk))
 	for n, i := range chunk {
-		r := driver.Renewal{Sent: sent, TTL: c.cfg.TTL, Err: err}
+		errs[n] = err
 		if no != nil {
-			r.Err = c.lost(*no, n, holds[i].(*hold))
+			errs[n] = c.lost(*no, n, holds[i].(*hold))
 		}
-		report(i, r)
 	}
+	return errs
 }
 
 // lost returns what a refused look says about operation n.
