@@ -111,6 +111,9 @@ func TestRECON10TokensExpire(t *testing.T) {
 	defer root.Close()
 	c := connect(t, "etcd://locker:s3cret@"+s.Addr+"/allowed", 12*time.Second)
 	h := tryLock(t, c, request("held"))
+	long, stop := context.WithCancel(c.watching()) // a stream that others keep open
+	defer stop()
+	c.client.Watch(long, c.key(request("long")))
 	time.Sleep(5 * time.Second) // longer than a token lives
 	c.mu.Lock()
 	c.current.sent = c.current.sent.Add(-5 * time.Second)
@@ -121,7 +124,10 @@ func TestRECON10TokensExpire(t *testing.T) {
 	for range 2 {
 		time.Sleep(4 * time.Second)
 		q := enqueue(t, root, c, request("held")) // watches with a new token
-		eventually(t, "both watches", func() bool { return watchers(t, s) == 2 })
+		eventually(t, "both watches", func() bool { return watchers(t, s) == 3 })
+		if !c.await(t.Context(), h.session, h.key, h.key, h.rev) { // the key's own creation
+			t.Error("nothing can be watched with a new token")
+		}
 		release(t, h)
 		next, err := q.result(t)
 		if err != nil {

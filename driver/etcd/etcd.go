@@ -32,6 +32,9 @@
 // A key under PREFIX/NAME/ that belongs to no lease is nobody's lock: it is left alone, and acquiring NAME fails with
 // ErrConflict.
 //
+// A key of its own for each acquisition leaves its history in etcd until the next compaction, as every key does. A cluster
+// needs --auto-compaction-retention; without it a name that is taken again and again slowly gets slower.
+//
 // # Rights
 //
 // Where etcd has users, the user needs "readwrite" on everything that begins with PREFIX/:

@@ -125,14 +125,7 @@ func (c *conn) refresh(ctx context.Context, s *session) error {
 // await returns when something may have changed since the revision before rev: the key before was deleted, the own key
 // was touched, the session was lost, or it is time to look anyway. It reports false if the watches failed.
 func (c *conn) await(ctx context.Context, s *session, before, own string, rev int64) (ok bool) {
-	// The streams of watches are told apart by the metadata of their contexts, so the context is always the same but for
-	// what has to differ: a stream that was opened with a token that has expired can't watch anything new.
-	md := metadata.MD{}
-	if c.login != nil {
-		n, _ := c.login.logins()
-		md.Set("locker-login", fmt.Sprint(n))
-	}
-	wctx, stop := context.WithTimeout(clientv3.WithRequireLeader(metadata.NewOutgoingContext(c.ctx, md)), recheck+rand.N(recheck/4))
+	wctx, stop := context.WithTimeout(c.watching(), recheck+rand.N(recheck/4))
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	defer context.AfterFunc(s.ctx, stop)()
@@ -154,6 +147,18 @@ func (c *conn) await(ctx context.Context, s *session, before, own string, rev in
 			return false
 		}
 	}
+}
+
+// watching returns the context of watches. The client library tells streams apart by the metadata of contexts, so it is
+// always the same but for what has to differ: a stream that was opened with a token that has expired can't watch
+// anything new.
+func (c *conn) watching() context.Context {
+	md := metadata.MD{}
+	if c.login != nil {
+		n, _ := c.login.logins()
+		md.Set("locker-login", fmt.Sprint(n))
+	}
+	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(c.ctx, md))
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -282,9 +282,13 @@ func TestRES06WatchesEnd(t *testing.T) {
 			})
 		}
 		eventually(t, "all wait", func() bool { return watchers(t, s) == 2*waiters })
+		start := time.Now()
 		stop()
 		all.Wait()
 		eventually(t, "no watch is left", func() bool { return watchers(t, s) == 0 })
+		if d := time.Since(start); d >= recheck { // when they would have ended anyway
+			t.Errorf("it took %v", d)
+		}
 		for _, req := range reqs {
 			all.Go(func() {
 				if err := c.Undo(within(t, patience), req); err != nil {
@@ -356,6 +360,14 @@ func TestAdvance(t *testing.T) {
 		}
 		release(t, h)
 		last += 1000
+	}
+	fresh := connect(t, url(s, unique()), time.Minute) // has no offset yet
+	first := tryLock(t, fresh, request("x"))
+	if _, err := a.Delete(t.Context(), first.key); err != nil {
+		t.Fatal(err)
+	}
+	if err := fresh.Advance(within(t, patience), first, 1<<40); !errors.Is(err, driver.ErrNotHeld) || len(keys(t, a, fresh.prefix)) != 0 {
+		t.Errorf("Advance of a lost hold: %v, %v", err, keys(t, a, fresh.prefix))
 	}
 	lost := tryLock(t, c, request("x"))
 	if _, err := a.Delete(t.Context(), lost.key); err != nil {
