@@ -312,7 +312,7 @@ func TestHooks(t *testing.T) {
 		time.Sleep(testTTL/6 + testTTL/300)
 		n.set(up)
 		lease.Release(t.Context())
-		lease = mustAcquire(t, l, "a")
+		mustAcquire(t, l, "a")
 		store.Expire("a")
 		want := "[acquired failed renewed renewal failed released acquired lost]"
 		if fmt.Sprint(got) != want {

@@ -26,7 +26,7 @@ func notify() *signals {
 		}
 	}
 	// A write to a closed pipe must fail and not end this process while a command runs.
-	signal.Notify(make(chan os.Signal), unix.SIGPIPE)
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	signal.Notify(s.chld, unix.SIGCHLD)
 	return s
 }

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -135,25 +134,6 @@ func renewOnce(t testing.TB, c *conn, h driver.Hold) driver.Renewal {
 		t.Fatalf("Renew reported %d times", n)
 	}
 	return got
-}
-
-// keepRenewing does what the engine does while a call waits in the queue, until the test ends.
-func keepRenewing(t testing.TB, c *conn, every time.Duration) {
-	ctx, stop := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(every):
-				rctx, cancel := context.WithTimeout(ctx, every)
-				c.Renew(rctx, nil, func(int, driver.Renewal) {})
-				cancel()
-			}
-		}
-	})
-	t.Cleanup(func() { stop(); done.Wait() })
 }
 
 // keys lists what begins with prefix.
@@ -316,8 +296,4 @@ func (p *proxy) replies(from, to net.Conn) {
 
 func url(s *testserver.Server, prefix string) string {
 	return s.URL("etcd") + prefix
-}
-
-func hexID(id clientv3.LeaseID) string {
-	return strings.TrimLeft(hex.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(id))), "0")
 }

@@ -42,7 +42,7 @@ func (c *conn) Check(ctx context.Context) ([]driver.Finding, error) {
 			return a, err
 		}
 		a.rtt = c.cfg.Now().Sub(before)
-		a.clock = now.Sub(time.Now())
+		a.clock = time.Until(now)
 		text, err := client.Info(ctx).Result()
 		a.info = make(map[string]string)
 		for line := range strings.Lines(text) {

@@ -244,7 +244,7 @@ func TestOWN06LossIsNoticed(t *testing.T) {
 func TestOWN16Failover(t *testing.T) {
 	primary, replica := testserver.Private(t, testserver.Redis, nil), testserver.Private(t, testserver.Redis, nil)
 	r := client(t, replica)
-	r.SlaveOf(t.Context(), "127.0.0.1", "1") // replication doesn't reach it
+	r.ReplicaOf(t.Context(), "127.0.0.1", "1") // replication doesn't reach it
 	p, err := proxy.New(primary.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestOWN16Failover(t *testing.T) {
 	}
 	n := name(t)
 	lease := acquire(t, first, n)
-	r.SlaveOf(t.Context(), "NO", "ONE")
+	r.ReplicaOf(t.Context(), "NO", "ONE")
 	p.SetTarget(replica.Addr)
 	p.Cut()
 	moved := time.Now()

@@ -96,7 +96,7 @@ func TestWAIT16NoBusyPolling(t *testing.T) {
 	}
 	for what, fault := range map[string]func(){
 		"held":      func() {},
-		"read-only": func() { a.SlaveOf(t.Context(), "127.0.0.1", "1") },
+		"read-only": func() { a.ReplicaOf(t.Context(), "127.0.0.1", "1") },
 		"away":      func() { p.Refuse(); p.Cut() },
 	} {
 		fault()
@@ -109,7 +109,7 @@ func TestWAIT16NoBusyPolling(t *testing.T) {
 			t.Errorf("%s: %.2f requests and connections a second and waiter", what, perSecond)
 		}
 		p.Heal()
-		a.SlaveOf(t.Context(), "NO", "ONE")
+		a.ReplicaOf(t.Context(), "NO", "ONE")
 	}
 	cancel()
 	wg.Wait()

@@ -271,12 +271,12 @@ func TestRECON11Refusals(t *testing.T) {
 		s.Exec(ctx, "rm", "-rf", file)
 	})
 	t.Run("READONLY", func(t *testing.T) {
-		a.SlaveOf(ctx, "127.0.0.1", "1")
+		a.ReplicaOf(ctx, "127.0.0.1", "1")
 		_, err := c.TryLock(ctx, newRequest("new"))
 		wantUnknown(t, err, "READONLY")
 		wantUnknown(t, renew(t, c, h).Err, "READONLY")
 		wantUnknown(t, h.Release(ctx), "READONLY")
-		a.SlaveOf(ctx, "NO", "ONE")
+		a.ReplicaOf(ctx, "NO", "ONE")
 		if r := renew(t, c, h); r.Err != nil {
 			t.Error(r.Err)
 		}

@@ -135,7 +135,7 @@ func TestCheck(t *testing.T) {
 	want("persistence", driver.Pass)
 	replica := testserver.Private(t, testserver.Redis, nil)
 	r := admin(t, replica)
-	r.SlaveOf(ctx, "127.0.0.1", "1")
+	r.ReplicaOf(ctx, "127.0.0.1", "1")
 	c2 := connectURL(t, replica.URL("redis"), 10*time.Second)
 	if findings, err := c2.Check(ctx); err == nil || driver.IsAnswer(err) {
 		// A replica answers the probe with READONLY, an unknown: the check couldn't be made.
