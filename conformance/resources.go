@@ -1,0 +1,164 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/leasekit/locker"
+)
+
+var resourceCases = []testCase{
+	{name: "LEAK-01", rule: "Attempts that fail leave no sessions behind, nor entries or goroutines.", alone: true, run: failedAttempts},
+	{name: "LEAK-12", rule: "Goroutines end with what they were started for: after releases, losses and cancelled waits there are as many as before.", alone: true, run: goroutinesEnd},
+	{name: "RES-01", rule: "However many wait, leases are renewed and released in time.", alone: true, run: manyWaiters},
+	{name: "RES-02", rule: "Cancelled waits give back what they used: connections are as many as before, and the next acquisition works.", alone: true, run: cancelledWaits},
+	{name: "RES-05", rule: "One Locker holds a hundred leases with a few connections and goroutines.", alone: true, run: manyLeases},
+}
+
+// count returns the number of goroutines, after those that are about to end have had the time for it.
+func (e *env) count(atMost int) int {
+	n := runtime.NumGoroutine()
+	for end := time.Now().Add(e.patience); n > atMost && time.Now().Before(end); n = runtime.NumGoroutine() {
+		e.sleep(5 * time.Millisecond)
+	}
+	return n
+}
+
+func failedAttempts(e *env) {
+	name := e.name("fail")
+	a, b := e.open(), e.open()
+	e.acquire(a, name)
+	sessions := func() (n int) {
+		if e.b.Admin.Sessions != nil {
+			var err error
+			n, err = e.b.Admin.Sessions(e.ctx)
+			e.NoError(err, "Admin.Sessions")
+		}
+		return n
+	}
+	attempt := func(n int) {
+		for range n {
+			l, err := b.TryAcquire(e.ctx, name)
+			e.refused(l, err, locker.ErrHeld)
+		}
+		for range n / 3 {
+			e.waitFor(2*time.Millisecond, b, name).refused(e.patience)
+		}
+	}
+	attempt(10) // one session may be made and kept
+	e.sleep(e.ttl / 2)
+	before, goroutines := sessions(), runtime.NumGoroutine()
+	attempt(times(60, 500))
+	e.eventually(e.patience, func() bool { return sessions() <= before+1 }, "sessions are %d at most", before+1)
+	e.LessOrEqual(e.count(goroutines+10), goroutines+10, "goroutines")
+	if e.b.Admin.Entries != nil {
+		e.eventually(e.patience, func() bool { return e.entriesOf(name) <= 1 }, "the holder's entry is the only one")
+	}
+}
+
+func goroutinesEnd(e *env) {
+	c, other := e.open(), e.open()
+	busy := e.name("busy")
+	e.acquire(other, busy)
+	e.free(c, e.name("warm"))
+	e.waitFor(e.ttl/10+time.Millisecond, c, busy).refused(e.patience)
+	e.sleep(e.ttl / 2)
+	before := runtime.NumGoroutine()
+	for i := range times(50, 500) {
+		e.free(c, e.name(fmt.Sprint("n", i%7)))
+	}
+	var wg sync.WaitGroup
+	for i := range times(30, 100) {
+		ctx, stop := context.WithTimeout(e.ctx, time.Duration(i%10)*time.Millisecond)
+		wg.Go(func() {
+			defer stop()
+			l, err := c.Acquire(ctx, busy)
+			e.refused(l, err)
+		})
+	}
+	wg.Wait()
+	var leases []locker.Lease
+	for i := range times(20, 100) {
+		leases = append(leases, e.acquire(c, e.name(fmt.Sprint("lost", i))))
+	}
+	c.vanish()
+	for _, l := range leases {
+		e.lost(l, e.patience)
+		e.ErrorIs(l.Release(e.ctx), locker.ErrLost)
+	}
+	c.link.Cut()
+	c.heal()
+	e.acquireWithin(e.b.TakeOver+2*e.patience, c, e.name("lost0")).Release(e.ctx)
+	e.LessOrEqual(e.count(before+10), before+10, "goroutines")
+}
+
+func manyWaiters(e *env) {
+	a, b := e.open(), e.open()
+	var mine []locker.Lease
+	for i := range 3 {
+		mine = append(mine, e.acquire(a, e.name(fmt.Sprint("mine", i))))
+	}
+	const names = 10
+	for i := range names {
+		e.acquire(b, e.name(fmt.Sprint("theirs", i)))
+	}
+	for i := range times(100, 300) {
+		e.wait(a, e.name(fmt.Sprint("theirs", i%names)))
+	}
+	e.sleep(time.Duration(times(4, 20)) * e.ttl)
+	for _, l := range mine {
+		e.alive(l)
+		began := time.Now()
+		e.release(l)
+		e.Less(time.Since(began), max(e.ttl, 2*time.Second), "a release among waiters")
+	}
+}
+
+func cancelledWaits(e *env) {
+	name := e.name("wait")
+	a, b := e.open(), e.open()
+	l := e.acquire(a, name)
+	e.waitFor(e.ttl/4, b, name).refused(e.patience)
+	baseline := b.link.Conns()
+	for range times(60, 500) {
+		e.waitFor(3*time.Millisecond, b, name).refused(e.patience, context.DeadlineExceeded)
+	}
+	e.eventually(e.patience, func() bool { return b.link.Conns() <= baseline+2 }, "no more than the %d connections from before", baseline)
+	e.release(l)
+	e.free(b, name)
+}
+
+func manyLeases(e *env) {
+	c := e.open(withTTL(3 * e.ttl))
+	e.free(c, e.name("warm"))
+	before := runtime.NumGoroutine()
+	const n = 100
+	leases := make([]locker.Lease, n)
+	var wg sync.WaitGroup
+	for part := range 4 {
+		wg.Go(func() {
+			for i := part; i < n; i += 4 {
+				leases[i] = e.acquire(c, e.name(fmt.Sprint("many", i)))
+			}
+		})
+	}
+	wg.Wait()
+	conns := c.link.Conns()
+	e.sleep(6 * e.ttl)
+	for _, l := range leases {
+		e.alive(l)
+	}
+	e.LessOrEqual(conns, 40*max(1, len(e.b.Addrs)), "connections")
+	e.LessOrEqual(runtime.NumGoroutine(), before+60+8*conns, "goroutines; there were %d before, and %d connections", before, conns)
+	for part := range 4 {
+		wg.Go(func() {
+			for i := part; i < n; i += 4 {
+				e.release(leases[i])
+			}
+		})
+	}
+	wg.Wait()
+}
