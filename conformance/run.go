@@ -39,24 +39,28 @@ func Run(t *testing.T, b Backend) {
 func RunVirtual(t *testing.T, newBackend func() Backend) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend()
-				if len(b.Addrs) > 0 {
-					t.Fatal("conformance: a backend with servers has no virtual time")
-				}
-				if err := b.ready(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				s := newSuite(b)
-				s.virtual = true
-				r := s.result(t.Context(), c)
-				for _, err := range s.leftovers(t.Context()) {
-					r.failures = append(r.failures, err.Error())
-				}
-				r.report(t)
-			})
+			var r result
+			synctest.Test(t, func(t *testing.T) { r = inBubble(t, newBackend(), c) })
+			r.report(t)
 		})
 	}
+}
+
+// inBubble runs a case in the bubble of its caller.
+func inBubble(t *testing.T, b Backend, c testCase) result {
+	if len(b.Addrs) > 0 {
+		t.Fatal("conformance: a backend with servers has no virtual time")
+	}
+	if err := b.ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := newSuite(b)
+	s.virtual = true
+	r := s.result(t.Context(), c)
+	for _, err := range s.leftovers(t.Context()) {
+		r.failures = append(r.failures, err.Error())
+	}
+	return r
 }
 
 // report turns a result into that of a subtest.
