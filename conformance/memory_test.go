@@ -75,3 +75,6 @@ func TestMemoryVirtual(t *testing.T) {
 	conformance.RunVirtual(t, func() conformance.Backend { return memoryBackend(time.Second) })
 }
 
+func TestSessionsVirtual(t *testing.T) {
+	conformance.RunVirtual(t, func() conformance.Backend { return sessionBackend(flaws{}) })
+}

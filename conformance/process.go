@@ -19,11 +19,8 @@ import (
 // again, up to the call of Run.
 type processes struct{ test string }
 
-// The environment of a contender.
-const (
-	envBackend = "LOCKER_CONFORMANCE_BACKEND"
-	envTask    = "LOCKER_CONFORMANCE_TASK"
-)
+// envTask makes a process a contender. It holds a task.
+const envTask = "LOCKER_CONFORMANCE_TASK"
 
 // task says what a contender is to work with.
 type task struct {
@@ -83,7 +80,7 @@ func (e *env) start(who, owner, witness string) *contender {
 		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
 	}
 	cmd := exec.Command(os.Args[0], "-test.run="+strings.Join(pattern, "/"), "-test.timeout=30m")
-	cmd.Env = append(os.Environ(), envBackend+"="+e.b.Name, envTask+"="+string(text))
+	cmd.Env = append(os.Environ(), envTask+"="+string(text))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	e.NoError(err)
@@ -160,19 +157,16 @@ func (c *contender) release() {
 	c.expect("released")
 }
 
-// beContender is what a process does that start has started. It reports whether it is one; if the call of Run is the
-// one that started it, it doesn't return.
-func beContender(b *Backend) bool {
-	name, ok := os.LookupEnv(envBackend)
-	if !ok {
-		return false
+// Contender does nothing, unless the process is a contender that [Run] has started: then it is one, and doesn't return.
+// A test that does anything before Run which takes long or can't be done twice, such as starting a server, calls it
+// first; TestMain is a good place.
+func Contender() {
+	if _, ok := os.LookupEnv(envTask); !ok {
+		return
 	}
-	if name == b.Name {
-		if err := contend(os.Getenv(envTask)); err != nil {
-			fmt.Fprintln(os.Stderr, "conformance: contender:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	if err := contend(os.Getenv(envTask)); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance: contender:", err)
+		os.Exit(1)
 	}
-	return true
+	os.Exit(0)
 }

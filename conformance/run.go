@@ -8,13 +8,11 @@ import (
 	"testing/synctest"
 )
 
-// Run runs all cases against b, each as a subtest. In a process that Run has started as a contender, it is one and
-// doesn't return; a test that calls it does nothing before that costs time or disturbs.
+// Run runs all cases against b, each as a subtest. It starts processes that run the test binary again, up to the same call
+// of Run; see [Contender] if what comes before it must not be repeated.
 func Run(t *testing.T, b Backend) {
 	t.Helper()
-	if beContender(&b) {
-		return
-	}
+	Contender()
 	if err := b.ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -148,9 +148,12 @@ func (s *suite) caseBound() time.Duration {
 }
 
 // once runs a case and sees that it leaves nothing behind.
-func (s *suite) once(ctx context.Context, c testCase) result {
-	ctx, stop := context.WithTimeout(ctx, s.caseBound())
+func (s *suite) once(outer context.Context, c testCase) result {
+	// The case's context has no deadline, since a wait without one is a promise of its own.
+	ctx, stop := context.WithCancel(context.WithoutCancel(outer))
 	defer stop()
+	defer context.AfterFunc(outer, stop)()
+	defer time.AfterFunc(s.caseBound(), stop).Stop()
 	e := newEnv(ctx, &s.b, s.process)
 	began := time.Now()
 	done := make(chan struct{})

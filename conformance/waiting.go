@@ -62,10 +62,10 @@ func lostReply(e *env) {
 	b := e.open()
 	for n := 1; n <= 3; n++ {
 		name := e.name(fmt.Sprint("reply", n))
-		a := e.open()
+		a := e.open(withTTL(60 * e.ttl)) // an entry that isn't recognised blocks for longer than anybody waits here
 		w := &witness{}
 		dropped := a.link.DropReply(n)
-		l := e.acquire(a, name)
+		l := e.acquireWithin(min(e.patience, 30*e.ttl), a, name)
 		v := w.enter("A", l)
 		e.held(b, name)
 		v.write()
