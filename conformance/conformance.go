@@ -163,6 +163,15 @@ func (b *Backend) ready(ctx context.Context) error {
 		return bad("%s can't be opened: %w", b.Name, err)
 	}
 	defer l.Close()
+	if b.Admin.Entries != nil {
+		left, err := b.Admin.Entries(ctx)
+		if err != nil {
+			return bad("Admin.Entries of %s: %w", b.Name, err)
+		}
+		if len(left) > 0 {
+			return bad("the store of %s isn't empty: it has %d entries, such as %q; give the suite a database, prefix or directory of its own", b.Name, len(left), left[0])
+		}
+	}
 	lease, err := l.TryAcquire(ctx, "conformance-"+newTag())
 	if err != nil {
 		return bad("%s isn't there or doesn't grant a free name: %w", b.Name, err)
@@ -172,15 +181,6 @@ func (b *Backend) ready(ctx context.Context) error {
 	}
 	if err := lease.Release(ctx); err != nil {
 		return bad("%s doesn't release a name: %w", b.Name, err)
-	}
-	if b.Admin.Entries != nil {
-		left, err := b.Admin.Entries(ctx)
-		if err != nil {
-			return bad("Admin.Entries of %s: %w", b.Name, err)
-		}
-		if len(left) > 0 {
-			return bad("the store of %s isn't empty: it has %d entries, such as %q; give the suite a database, prefix or directory of its own", b.Name, len(left), left[0])
-		}
 	}
 	return nil
 }

@@ -47,6 +47,7 @@ func contention(e *env) {
 					live := call
 					v := w.enter(string(rune('A'+id)), l)
 					for _, step := range []func() bool{v.write, v.leave} {
+						e.sleep(min(e.ttl/1000, time.Millisecond)) // time for others to do what they mustn't
 						call = h.now()
 						if step() {
 							h.add(id, call, "write", l.Token())

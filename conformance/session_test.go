@@ -26,6 +26,7 @@ type sessionStore struct {
 type flaws struct {
 	acquireIsRenewal bool // the deadline counts from the acquisition, and not from the session's last renewal
 	leaksPlace       bool // a place in the queue stays when its waiter gives up
+	keepsDeadPlaces  bool // a place in the queue stays when its waiter's session has ended
 	grantsDeadPlace  bool // a waiter whose predecessors have gone holds the name, whether its own place is there or not
 }
 
@@ -35,6 +36,7 @@ type sessionEntry struct {
 	session *session
 	id      string
 	token   uint64
+	granted bool
 }
 
 func newSessionStore(f flaws) *sessionStore {
@@ -51,7 +53,9 @@ func (s *sessionStore) Connect(_ context.Context, cfg driver.Config) (driver.Con
 
 // queue returns the entries of a name whose sessions live. It needs the mutex.
 func (s *sessionStore) queue(name string, now driver.Instant) []*sessionEntry {
-	q := slices.DeleteFunc(s.queues[name], func(e *sessionEntry) bool { return !now.Before(e.session.expires) })
+	q := slices.DeleteFunc(s.queues[name], func(e *sessionEntry) bool {
+		return !now.Before(e.session.expires) && (e.granted || !s.flaws.keepsDeadPlaces)
+	})
 	s.put(name, q)
 	return q
 }
@@ -100,6 +104,7 @@ func (c *sessionConn) live(now driver.Instant) *session {
 }
 
 func (c *sessionConn) hold(name string, e *sessionEntry, now driver.Instant) driver.Hold {
+	e.granted = true
 	sent := e.session.sent
 	if c.s.flaws.acquireIsRenewal {
 		sent = now
@@ -109,7 +114,7 @@ func (c *sessionConn) hold(name string, e *sessionEntry, now driver.Instant) dri
 
 func (c *sessionConn) enqueue(req driver.Request, ses *session) *sessionEntry {
 	c.s.last = max(c.s.last+1, uint64(time.Now().UnixMicro()))
-	e := &sessionEntry{ses, req.ID, c.s.last}
+	e := &sessionEntry{session: ses, id: req.ID, token: c.s.last}
 	c.s.queues[req.Name] = append(c.s.queues[req.Name], e)
 	return e
 }
@@ -172,8 +177,8 @@ func (c *sessionConn) Lock(ctx context.Context, req driver.Request) (driver.Hold
 }
 
 func (c *sessionConn) Undo(_ context.Context, req driver.Request) error {
-	c.s.remove(req.Name, func(i int, e *sessionEntry) bool {
-		return e.id == req.ID && (i == 0 || !c.s.flaws.leaksPlace)
+	c.s.remove(req.Name, func(_ int, e *sessionEntry) bool {
+		return e.id == req.ID && (e.granted || !c.s.flaws.leaksPlace)
 	})
 	return nil
 }
