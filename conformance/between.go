@@ -13,8 +13,12 @@ import (
 // between stands between the engine and a driver that has no servers, and does to calls what the proxy does to
 // connections: a call is a request and its return a reply. So the cases about faults hold for every backend, and run
 // under virtual time too.
+//
+// Where entries end with their process, nothing would ever end that of a client that is only cut off: there what removes
+// entries gets through.
 type between struct {
-	tag string
+	tag   string
+	frees bool // what removes entries gets through
 
 	mu       sync.Mutex
 	refused  bool
@@ -47,8 +51,8 @@ var (
 	errRefused = errors.New("conformance: connection refused")
 )
 
-func newBetween(tag string) *between {
-	return &between{tag: tag, changed: make(chan struct{}), cutOff: make(chan struct{})}
+func newBetween(tag string, frees bool) *between {
+	return &between{tag: tag, frees: frees, changed: make(chan struct{}), cutOff: make(chan struct{})}
 }
 
 func (l *between) set(f func()) {
@@ -136,6 +140,13 @@ func (l *between) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused || l.hole[proxy.ToClient]
+}
+
+// broken reports whether nothing gets through in one direction at least.
+func (l *between) broken() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused || l.hole[proxy.ToServer] || l.hole[proxy.ToClient]
 }
 
 func (l *between) cut() <-chan struct{} {

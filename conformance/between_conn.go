@@ -58,6 +58,9 @@ type betweenHold struct {
 }
 
 func (h betweenHold) Release(ctx context.Context) error {
+	if h.link.frees && h.link.broken() {
+		return h.Hold.Release(ctx)
+	}
 	_, err := call(ctx, h.link, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, h.Hold.Release(ctx)
 	}, h.name)
@@ -92,6 +95,9 @@ func (c *betweenConn) TryLock(ctx context.Context, req driver.Request) (driver.H
 }
 
 func (c *betweenConn) Undo(ctx context.Context, req driver.Request) error {
+	if c.link.frees && c.link.broken() {
+		return c.inner.Undo(ctx, req)
+	}
 	_, err := call(ctx, c.link, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, c.inner.Undo(ctx, req)
 	}, req.Name)

@@ -46,6 +46,9 @@ type Backend struct {
 	// TakeOver is the documented bound on the time from the crash of a holder with TTL to the grant to one that waits.
 	TakeOver time.Duration
 
+	// ProcessBound says that an entry ends with its holder's process and not with a TTL, as locks of a file do.
+	ProcessBound bool
+
 	Admin   Admin   // acts behind the library's back
 	Servers Servers // stops servers and starts them
 

@@ -169,7 +169,7 @@ func (e *env) openBehind(fault func(link), opts ...func(*locker.Options)) (*clie
 	addrs := e.b.Addrs
 	var wrap func(driver.Connector) driver.Connector
 	if len(addrs) == 0 {
-		l := newBetween(e.tag)
+		l := newBetween(e.tag, e.b.ProcessBound)
 		c.link, wrap = l, l.wrap
 	} else {
 		l, err := newProxies(addrs, e.tag)

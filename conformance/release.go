@@ -112,6 +112,9 @@ func failedRelease(e *env) {
 	c.link.Cut()
 	c.heal()
 	again(l)
+	if e.b.ProcessBound {
+		return // there is no network
+	}
 	// Failing by the network.
 	l = e.acquire(c, name)
 	c.away()

@@ -1,0 +1,89 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/leasekit/locker/conformance"
+	"github.com/leasekit/locker/internal/testserver"
+)
+
+func TestConformance(t *testing.T) {
+	conformance.Contender()
+	s := testserver.Private(t, testserver.Redis, &testserver.Options{Args: []string{"--appendonly", "yes"}})
+	do := func(a testserver.Action) func(context.Context, int) error {
+		return func(ctx context.Context, _ int) error { return s.Do(ctx, a) }
+	}
+	conformance.Run(t, conformance.Backend{
+		Name:     "redis",
+		Addrs:    []string{s.Addr},
+		URL:      func(addrs []string) string { return "redis://" + addrs[0] },
+		TTL:      time.Second,
+		TakeOver: time.Second,
+		Admin:    operator{admin(t, s)}.admin(),
+		Servers: conformance.Servers{
+			Stop: do(testserver.Kill), Start: do(testserver.Start),
+			Pause: do(testserver.Pause), Resume: do(testserver.Resume),
+		},
+		Excuses: map[string]string{
+			"Admin.EndSession": "there are no sessions",
+			"Admin.Sessions":   "there are no sessions",
+			"Admin.DropWaiter": "there is no queue",
+		},
+		RequireAll: true,
+	})
+}
+
+// operator acts on a server by hand.
+type operator struct{ c *goredis.Client }
+
+func (o operator) admin() conformance.Admin {
+	key := func(name string) string { return DefaultPrefix + name }
+	return conformance.Admin{
+		Entry: func(ctx context.Context, name string) (conformance.Entry, error) {
+			value, err := o.c.Get(ctx, key(name)).Result()
+			if errors.Is(err, goredis.Nil) {
+				return conformance.Entry{}, nil
+			}
+			left, ttlErr := o.c.PTTL(ctx, key(name)).Result()
+			return conformance.Entry{Value: value, Remaining: left}, errors.Join(err, ttlErr)
+		},
+		Delete: func(ctx context.Context, name string) error {
+			n, err := o.c.Del(ctx, key(name)).Result()
+			if err == nil && n == 0 {
+				err = errors.New("there is no such key")
+			}
+			return err
+		},
+		Replace: func(ctx context.Context, name string) error {
+			return o.c.SetXX(ctx, key(name), "somebody else", time.Hour).Err()
+		},
+		Occupy: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			if err := o.c.RPush(ctx, key(name), "a", "b").Err(); err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error {
+				list, err := o.c.LRange(ctx, key(name), 0, -1).Result()
+				if err == nil && fmt.Sprint(list) != "[a b]" {
+					err = fmt.Errorf("the list is %q", list)
+				}
+				return errors.Join(err, o.c.Del(ctx, key(name)).Err())
+			}, nil
+		},
+		Entries: func(ctx context.Context) (keys []string, err error) {
+			for i := o.c.Scan(ctx, 0, "*", 1000).Iterator(); i.Next(ctx); {
+				if k := i.Val(); !strings.HasSuffix(k, "}:t") { // the last token outlives its lock
+					keys = append(keys, k)
+				}
+				err = i.Err()
+			}
+			return keys, err
+		},
+	}
+}
