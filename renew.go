@@ -13,11 +13,15 @@ import (
 func (e *engine) renew(leases []*lease) {
 	defer e.work.Done()
 	holds := make([]driver.Hold, len(leases))
+	bound := e.ttl / 6
 	for i, l := range leases {
 		holds[i] = l.hold
+		if l.backoff > 0 {
+			bound = e.ttl / 3
+		}
 	}
 	reported := make([]bool, len(leases)) // guarded by e.mu, as what renewed changes is
-	e.callRenew(holds, func(i int, r driver.Renewal) {
+	e.callRenew(holds, bound, func(i int, r driver.Renewal) {
 		e.mu.Lock()
 		if i < 0 || i >= len(leases) || reported[i] {
 			e.mu.Unlock()
@@ -37,10 +41,12 @@ func (e *engine) renew(leases []*lease) {
 	}
 }
 
-// callRenew calls the driver's Renew, bounded by a sixth of the TTL: until the deadline there is time for more attempts.
-func (e *engine) callRenew(holds []driver.Hold, report func(int, driver.Renewal)) {
+// callRenew calls the driver's Renew, bounded by a sixth of the TTL, so that until the deadline there is time for more
+// attempts; by a third after one that failed, since a driver that has closed its connection for it needs several round
+// trips for the next, and on a slow network would never have them within a sixth.
+func (e *engine) callRenew(holds []driver.Hold, bound time.Duration, report func(int, driver.Renewal)) {
 	e.beat.renewing(e.now())
-	ctx, stop := context.WithTimeout(e.ctx, max(e.ttl/6, 10*time.Millisecond))
+	ctx, stop := context.WithTimeout(e.ctx, max(bound, 10*time.Millisecond))
 	defer stop()
 	e.beat.noted(e.conn.Renew(ctx, holds, report))
 }
@@ -191,6 +197,6 @@ func (h *heartbeat) fire() {
 	e.mu.Unlock()
 	if due {
 		defer e.work.Done()
-		e.callRenew(nil, func(int, driver.Renewal) {})
+		e.callRenew(nil, e.ttl/6, func(int, driver.Renewal) {})
 	}
 }
