@@ -20,7 +20,7 @@ func frozenHolder(e *env) {
 	v.write()
 	e.Greater(next.Token(), first)
 	before := e.entry(name)
-	e.sleep(frozen.Add(2 * e.ttl).Sub(time.Now()))
+	e.sleep(time.Until(frozen.Add(2 * e.ttl)))
 	a.thaw()
 	a.expect("lost")
 	v.write()

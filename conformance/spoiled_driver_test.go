@@ -138,4 +138,3 @@ func (c *spoiledConn) holding(f func(driver.Request, driver.Hold) spoiledHold) {
 		return renew(ctx, inner, report)
 	}
 }
-

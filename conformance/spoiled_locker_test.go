@@ -104,4 +104,3 @@ func leasing(spoil func(ctx context.Context, began time.Time, l *spoiledLease)) 
 		}
 	}
 }
-
