@@ -48,8 +48,9 @@ func (p *Proxy) BlackHole(directions ...Direction) {
 	p.notify()
 }
 
-// Delay delays what is read next in the given directions, both if there are none, by what d returns, which is asked
-// for each read and may be called from several goroutines. The order of a connection's bytes is kept.
+// Delay delays what is read from now on in the given directions, both if there are none, by what d returns, which is
+// asked for each read and may be called from several goroutines. It is latency: what follows isn't delayed the more, and
+// the order of a connection's bytes is kept. nil ends it for what is read later.
 func (p *Proxy) Delay(d func() time.Duration, directions ...Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

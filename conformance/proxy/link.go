@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -56,10 +57,48 @@ func (k *link) run() {
 	p.mu.Lock()
 	split := p.split
 	p.mu.Unlock()
-	var both sync.WaitGroup
-	both.Go(func() { k.pump(ToServer, k.client, k.server, split) })
-	both.Go(func() { k.pump(ToClient, k.server, k.client, nil) })
-	both.Wait()
+	var all sync.WaitGroup
+	for _, way := range []struct {
+		d        Direction
+		from, to *net.TCPConn
+		split    bufio.SplitFunc
+	}{{ToServer, k.client, k.server, split}, {ToClient, k.server, k.client, nil}} {
+		chunks := make(chan chunk, 64)
+		all.Go(func() { k.read(way.d, way.from, chunks) })
+		all.Go(func() { k.pump(way.d, way.to, chunks, way.split) })
+	}
+	all.Wait()
+}
+
+// chunk is what one read has returned.
+type chunk struct {
+	b   []byte
+	due time.Time // when it may be forwarded; zero: now
+	err error     // of the read, after b
+}
+
+// read reads one direction. It goes on while what was read before is delayed: a delay is latency, and doesn't add up.
+func (k *link) read(d Direction, from *net.TCPConn, chunks chan<- chunk) {
+	defer close(chunks)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		c := chunk{b: bytes.Clone(buf[:n]), err: err}
+		k.proxy.mu.Lock()
+		delay := k.proxy.delay[d]
+		k.proxy.mu.Unlock()
+		if delay != nil {
+			c.due = time.Now().Add(delay())
+		}
+		select {
+		case chunks <- c:
+		case <-k.dead:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
 func (k *link) dial() bool {
@@ -103,12 +142,13 @@ func (k *link) wait(d Direction) bool {
 }
 
 // pump forwards one direction. An orderly end is passed on as such; every other one cuts the link.
-func (k *link) pump(d Direction, from, to *net.TCPConn, split bufio.SplitFunc) {
-	buf := make([]byte, 64<<10)
+func (k *link) pump(d Direction, to *net.TCPConn, chunks <-chan chunk, split bufio.SplitFunc) {
 	var pending []byte // of a request that isn't complete
-	for {
-		n, err := from.Read(buf)
-		chunk := buf[:n]
+	for c := range chunks {
+		if !c.due.IsZero() && !k.sleep(time.Until(c.due)) {
+			return
+		}
+		chunk, err := c.b, c.err
 		if split != nil {
 			pending = append(pending, chunk...)
 			for len(pending) > 0 {
@@ -156,11 +196,8 @@ func (k *link) forward(d Direction, to *net.TCPConn, b []byte) bool {
 	}
 	p := k.proxy
 	p.mu.Lock()
-	delay, rewrite := p.delay[d], p.rewrite[d]
+	rewrite := p.rewrite[d]
 	p.mu.Unlock()
-	if delay != nil && !k.sleep(delay()) {
-		return false
-	}
 	if d == ToServer {
 		if !k.request(b) {
 			return false

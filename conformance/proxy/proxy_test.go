@@ -314,6 +314,20 @@ func TestDelay(t *testing.T) {
 	start := time.Now()
 	c.works(t)
 	require.GreaterOrEqual(t, time.Since(start), 40*time.Millisecond, "both ways")
+	// What follows is delayed as long, and not for longer: twenty lines one by one take far less than twenty delays.
+	p.Delay(func() time.Duration { return 200 * time.Millisecond }, proxy.ToServer)
+	start = time.Now()
+	for range 20 {
+		c.send(t, "line")
+		time.Sleep(2 * time.Millisecond)
+	}
+	for range 20 {
+		_, err := c.answer()
+		require.NoError(t, err)
+	}
+	require.GreaterOrEqual(t, time.Since(start), 220*time.Millisecond)
+	require.Less(t, time.Since(start), 2*time.Second)
+	p.Delay(func() time.Duration { return 20 * time.Millisecond }, proxy.ToServer)
 	p.Delay(nil, proxy.ToClient)
 	start = time.Now()
 	c.works(t)
