@@ -29,7 +29,7 @@ var leaseCases = []testCase{
 func countsFromSending(e *env) {
 	c := e.open(withTTL(2 * e.ttl))
 	e.free(c, e.name("warm")) // a session is made before
-	d := e.ttl / 2
+	d := e.ttl / 4
 	c.link.Delay(func() time.Duration { return d }, proxy.ToClient)
 	ctx, stop := context.WithTimeout(e.ctx, e.patience)
 	defer stop()
