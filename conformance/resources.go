@@ -32,6 +32,10 @@ func (e *env) usage(clients ...*client) usage {
 // perConn is the number of goroutines that a connection may cost, those of the suite's proxy included.
 const perConn = 8
 
+// slack is how far goroutines and connections may differ between two moments without a leak: how full a pool is depends on
+// how many have used it in the same moment. Each repetition of a case that looks for leaks would leave twenty and more.
+const slack = 10
+
 // flat sees that doing a thing again and again uses no more than doing it once did: what is kept for the next time, such
 // as a pool of connections, is there after the first.
 func (e *env) flat(times int, do func(), clients ...*client) {
@@ -44,7 +48,7 @@ func (e *env) flat(times int, do func(), clients ...*client) {
 	var after usage
 	for end := time.Now().Add(e.patience); ; e.sleep(5 * time.Millisecond) {
 		after = e.usage(clients...)
-		if after.conns <= before.conns+2 && after.goroutines <= before.goroutines+10+perConn*max(0, after.conns-before.conns) {
+		if after.conns <= before.conns+slack && after.goroutines <= before.goroutines+slack+perConn*max(0, after.conns-before.conns) {
 			return
 		}
 		if time.Now().After(end) {
