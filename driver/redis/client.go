@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/leasekit/locker/driver"
 )
 
 // lane is a kind of call. Each has connections of its own, so that no kind waits until another one is served: whatever
@@ -90,8 +92,9 @@ func call[T any](ctx context.Context, c *client, l lane, id string, fn func(cont
 		result, err = fn(limit{ctx}, link.client)
 	}
 	cut := link.end()
-	c.links.put(link, !cut && (err == nil || isReply(err)))
-	if err != nil && !isReply(err) {
+	replied := err == nil || isReply(err) || driver.IsAnswer(err)
+	c.links.put(link, !cut && replied)
+	if !replied {
 		switch {
 		case c.closing.Err() != nil:
 			err = errClosed

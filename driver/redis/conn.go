@@ -100,7 +100,7 @@ func (c *conn) probe(ctx context.Context, name string) error {
 	return explain("rights", err)
 }
 
-// refusal is the error that a server gave to a command inside the probe.
+// refusal is the error that a server gave to a command inside a script.
 type refusal struct{ command, text string }
 
 func (r refusal) Error() string { return r.text + " (" + r.command + ")" }

@@ -142,15 +142,15 @@ func TestEXP11NeverWithoutTTL(t *testing.T) {
 		switch {
 		case strings.Contains(line, `"SET" "`+key+`"`):
 			sets++
-			if !strings.Contains(line, `"PX"`) {
-				t.Errorf("set without a TTL: %s", line)
+			if !strings.Contains(line, `"NX" "PX"`) {
+				t.Errorf("set over another's key, or without a TTL: %s", line)
 			}
 		case strings.Contains(line, `"PEXPIRE" "`+key+`"`) || strings.Contains(line, `"PERSIST"`):
 			t.Errorf("nobody renews for as short as this: %s", line)
 		}
 	}
-	if sets != 200 {
-		t.Errorf("%d sets were seen", sets)
+	if sets < 200 {
+		t.Errorf("%d attempts were seen", sets)
 	}
 
 	// A key without a TTL that was there before stays as it is, and is waited for.
@@ -353,6 +353,9 @@ func TestRES02CancelledWaits(t *testing.T) {
 	a.Set(t.Context(), "lock:"+n, "other", time.Hour)
 	acquire(t, l, name(t)).Release(t.Context())
 	before := count()
+	for i := range 50 {
+		a.Set(t.Context(), fmt.Sprint("lock:", n, i), "other", time.Hour)
+	}
 	for round := range 10 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -361,7 +364,6 @@ func TestRES02CancelledWaits(t *testing.T) {
 				held := n
 				if i%2 == 0 {
 					held = fmt.Sprint(n, i)
-					a.Set(ctx, "lock:"+held, "other", time.Hour)
 				}
 				if _, err := l.Acquire(ctx, held); err == nil {
 					t.Error("granted")
@@ -372,8 +374,7 @@ func TestRES02CancelledWaits(t *testing.T) {
 		cancel()
 		wg.Wait()
 	}
-	const kept = 24 // connections for attempts, which are kept
-	for end := time.Now().Add(15 * time.Second); count() > before+kept || len(a.PubSubChannels(t.Context(), "*").Val()) > 0; {
+	for end := time.Now().Add(15 * time.Second); count() > before || len(a.PubSubChannels(t.Context(), "*").Val()) > 0; {
 		if time.Now().After(end) {
 			t.Fatalf("%d connections before, %d after, channels %v", before, count(), a.PubSubChannels(t.Context(), "*").Val())
 		}

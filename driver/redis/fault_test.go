@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -392,4 +393,42 @@ func TestIdleConnections(t *testing.T) {
 		}
 		mustRelease(t, h)
 	}
+}
+
+// Connections are kept over every kind of answer, and closed when they aren't used any more, but for one.
+func TestConnectionsAreKept(t *testing.T) {
+	s := testserver.Need(t, testserver.Redis)
+	a := admin(t, s)
+	p := through(t, s)
+	c := connectURL(t, "redis://"+p.Addr(), time.Minute)
+	name, list := newName(t), newName(t)
+	a.RPush(t.Context(), "lock:"+list, "x")
+	defer a.Del(t.Context(), "lock:"+list)
+	h := mustLock(t, c, newRequest(name))
+	before := p.Accepted()
+	for range 20 {
+		_, err := c.TryLock(t.Context(), newRequest(name))
+		wantAnswer(t, err, driver.ErrHeld)
+		_, err = c.TryLock(t.Context(), newRequest(list))
+		wantAnswer(t, err, driver.ErrConflict)
+		wantAnswer(t, (&hold{conn: c, key: "lock:" + list}).Release(t.Context()), driver.ErrNotHeld)
+	}
+	if n := p.Accepted(); n != before {
+		t.Errorf("%d new connections", n-before)
+	}
+	mustRelease(t, h)
+
+	var all sync.WaitGroup
+	for range ownLanes[attempts] {
+		all.Go(func() {
+			for range 50 {
+				c.TryLock(t.Context(), newRequest(list))
+			}
+		})
+	}
+	all.Wait()
+	if n := p.Accepted() - before; n < 2 || n > ownLanes[attempts] {
+		t.Errorf("%d new connections", n)
+	}
+	eventually(t, patient, "one connection is left", func() bool { return p.Conns() == 1 })
 }

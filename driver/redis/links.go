@@ -34,6 +34,9 @@ func newLinks(t *target) *links {
 // fresh is how many ticks a link may lie unused before it is looked at whether its server has hung up.
 const fresh = 50
 
+// idle is how many ticks a link is kept without being used.
+const idle = 200
+
 // take returns an unused link, which connects when it is used first.
 func (ls *links) take() *link {
 	ls.mu.Lock()
@@ -79,19 +82,39 @@ func (ls *links) put(l *link, good bool) {
 	}
 }
 
-// watch begins to watch the contexts of calls that last, and comes again as long as there are any calls.
+// watch begins to watch the contexts of calls that last, and comes again as long as there are any calls. Links that are
+// not used any more are closed on the way, but for one.
 func (ls *links) watch() {
 	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	busy := len(ls.all) > len(ls.free)
-	if ls.armed = busy && !ls.closed; !ls.armed {
+	if ls.closed {
+		ls.mu.Unlock()
 		return
+	}
+	busy, wasArmed := len(ls.all) > len(ls.free), ls.armed
+	ls.armed = busy
+	unused := 0 // the longest unused come first
+	for unused < len(ls.free)-1 && (!busy && !wasArmed || ls.ticks-ls.free[unused].used > idle) {
+		unused++
+	}
+	closing := append([]*link(nil), ls.free[:unused]...)
+	ls.free = append(ls.free[:0], ls.free[unused:]...)
+	for _, l := range closing {
+		delete(ls.all, l)
 	}
 	for l := range ls.all {
 		l.watch()
 	}
 	ls.ticks++
-	ls.timer.Reset(patience)
+	switch {
+	case busy:
+		ls.timer.Reset(patience)
+	case len(ls.free) > 1:
+		ls.timer.Reset(idle * patience)
+	}
+	ls.mu.Unlock()
+	for _, l := range closing {
+		l.discard()
+	}
 }
 
 func (ls *links) close() {

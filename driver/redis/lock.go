@@ -65,6 +65,8 @@ func (h *hold) granted(reply any) error {
 		if left, ok := fields[1].(int64); ok {
 			return driver.Held(time.Duration(left) * time.Millisecond)
 		}
+	case len(fields) == 2 && fields[0] == int64(-1):
+		return refusal{"SET", fmt.Sprint(fields[1])}
 	}
 	if h.token == 0 || h.value == "" {
 		return fmt.Errorf("the lock script was answered with %v", reply)

@@ -3,7 +3,7 @@
 -- KEYS  1 the lock's key  2 the counter of its tokens
 -- ARGV  1 value, which begins with the ID and a space  2 TTL in ms  3 how long a new counter is kept, in ms
 -- Returns the token if the lock was free, {1, token, value} if the caller had it already, {0, ms left or -1} if somebody
--- else has it.
+-- else has it, {-1, error} if the key can't be set.
 
 -- What has no TTL yet, or was set before the failure, must not stay.
 local function fail(err)
@@ -46,7 +46,8 @@ if set and set.ok then
 end
 
 if set and not string.find(set.err, 'OOM', 1, true) then
-    return set
+    -- Not as an error: after READONLY the client library would connect anew for each attempt.
+    return {-1, set.err}
 end
 local lock = redis.pcall('GET', KEYS[1])
 if type(lock) == 'table' then

@@ -137,7 +137,10 @@ func TestRenewOneDenied(t *testing.T) {
 	allow("~lock:good", "~{lock:good}*")
 	a.ClientKillByFilter(ctx, "USER", "app")
 	var results [2]driver.Renewal
-	c.Renew(within(t, patient), []driver.Hold{bad, good}, func(i int, r driver.Renewal) { results[i] = r })
+	eventually(t, patient, "an answer over a new connection", func() bool {
+		c.Renew(within(t, patient), []driver.Hold{bad, good}, func(i int, r driver.Renewal) { results[i] = r })
+		return driver.IsAnswer(results[0].Err)
+	})
 	wantAnswer(t, results[0].Err, driver.ErrDenied)
 	if results[1].Err != nil {
 		t.Error(results[1].Err)

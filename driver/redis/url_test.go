@@ -117,7 +117,7 @@ func TestCFG02BadURLs(t *testing.T) {
 		{"redis+unix://", "path"},
 		{"redis+unix://h/run/x", "path"},
 		{"redis+unix:///run/x?ca=y", `"ca"`},
-		{"redis+tcp://h", "forgotten"},
+		{"redis+tcp://h", "unknown scheme"},
 	} {
 		c, err := driver.Parse(test.url)
 		if err == nil {
