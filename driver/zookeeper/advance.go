@@ -29,6 +29,18 @@ func (s *session) forgetOffset() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	s.offset.forget()
+	s.c.offset.forget()
+}
+
+// anyOffset returns a copy of the offset for a transaction that checks it: an old one will do, also of a session before.
+func (s *session) anyOffset(ctx context.Context) (offset, error) {
+	s.c.mu.Lock()
+	last := s.c.offset
+	s.c.mu.Unlock()
+	if last.known {
+		return last, nil
+	}
+	return s.readOffset(ctx)
 }
 
 // readOffset returns the offset, from the copy if that is good, and makes the node if there is none.
@@ -49,6 +61,7 @@ func (s *session) readOffset(ctx context.Context) (offset, error) {
 			if s.offset.changes == changes {
 				s.offset.known, s.offset.value, s.offset.version = true, read.value, read.version
 			}
+			c.offset = read
 			c.advanced = max(c.advanced, read.value)
 			c.mu.Unlock()
 			return read, nil
@@ -98,7 +111,7 @@ func (s *session) makeOffset(ctx context.Context, path string) error {
 	case err == nil, errors.Is(err, zk.ErrNodeExists):
 		return nil
 	case errors.Is(err, zk.ErrNoNode):
-		if err := s.makeContainer(ctx, parent(path)); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+		if err := s.makeContainer(ctx, parent(path), func() {}); err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			return err
 		}
 		return nil

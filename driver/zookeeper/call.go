@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -64,12 +65,24 @@ func (s *session) sending() (mark, error) {
 	return mark{sent: s.c.cfg.Now(), wire: s.wire, reads: s.wire.reads.Load()}, nil
 }
 
-// overdue is called when a request was given up. If the server has said nothing at all since, and for long enough, the
-// connection is taken for dead, so that the library goes on to the next server at once: by itself it would wait for two
-// thirds of the timeout.
+// overdue is called when a request was given up. If the server has said nothing at all since, for long enough and for
+// longer than it has taken before, the connection is taken for dead, so that the library goes on to the next server at
+// once: by itself it would wait for two thirds of the timeout.
 func (s *session) overdue(m mark) {
-	if m.wire.reads.Load() == m.reads && s.c.cfg.Now().Sub(m.sent) >= s.c.cfg.TTL/8 {
+	patience := max(s.c.cfg.TTL/8, 3*time.Duration(m.wire.slow.Load()))
+	if m.wire.reads.Load() == m.reads && s.c.cfg.Now().Sub(m.sent) >= patience {
 		m.wire.Close()
+	}
+}
+
+// took notes how long an answer has taken. Slow ones are forgotten slowly.
+func (s *session) took(m mark) {
+	d := int64(s.c.cfg.Now().Sub(m.sent))
+	for {
+		slow := m.wire.slow.Load()
+		if m.wire.slow.CompareAndSwap(slow, max(d, slow-slow/16)) {
+			return
+		}
 	}
 }
 
@@ -81,7 +94,9 @@ func request[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)
 		return none, err
 	}
 	v, err := start(s, f).wait(ctx, s)
-	if err != nil && ctx.Err() != nil {
+	if ctx.Err() == nil {
+		s.took(m)
+	} else if err != nil {
 		s.overdue(m)
 	}
 	return v, err
@@ -111,6 +126,7 @@ func (s *session) startMulti(m mark, ops []any) *call[multi] {
 		if err != nil && len(results) < len(ops) {
 			return multi{}, err
 		}
+		s.took(m)
 		s.proof(m)
 		for i, r := range results {
 			if r.Error != nil {

@@ -53,7 +53,7 @@ func (c *conn) checkRights(ctx context.Context, s *session) driver.Finding {
 	folder := c.prefix + "/" + checkName
 	f := driver.Finding{Check: "rights", Detail: "nodes under " + parent(folder) + " can be created, read and deleted"}
 	p := &place{turn: make(chan struct{}, 1), req: driver.Request{Name: "\x00" + checkName, ID: strings.Repeat("0", 32), Owner: c.cfg.Owner}, s: s, folder: folder}
-	_, err := s.create(ctx, p)
+	err := s.create(ctx, p)
 	if err == nil {
 		_, err = s.children(ctx, folder)
 	}

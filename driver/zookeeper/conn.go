@@ -32,6 +32,7 @@ type conn struct {
 	sessions map[*session]bool
 	places   map[string]*place  // by ID: what requests without a final answer may have left
 	folders  map[string]*folder // what is known of names
+	offset   offset             // the newest copy
 	advanced uint64             // the largest offset seen
 	plainOld bool               // the server knows no container nodes
 	served   bool               // there has been a session, so the scheme is right

@@ -45,30 +45,29 @@ func (c *conn) remember(name string, change func(*folder)) {
 	change(f)
 }
 
-// created is a node that was made.
-type created struct {
-	path   string
-	czxid  uint64 // 0: not known
-	alone  bool   // it is the folder's only child
-	offset uint64 // of tokens, checked by the transaction
+func (c *conn) forgetFolder(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.folders, name)
 }
 
 // create queues the request with a node of its own. In the usual case that is one request: the transaction checks the
 // offset, creates the node, and writes nothing into the folder, which answers with the folder's state after it: its last
 // change is the node's creation, and the count of children says whether somebody else is there.
-func (s *session) create(ctx context.Context, p *place) (created, error) {
+func (s *session) create(ctx context.Context, p *place) error {
 	c := s.c
 	for try := 0; ; try++ {
-		off, err := s.readOffset(ctx)
+		off, err := s.anyOffset(ctx)
 		if err != nil {
-			return created{}, err
+			return err
 		}
 		f, known := c.remembered(p.req.Name)
 		if !known {
 			if f, err = s.inspectFolder(ctx, p); err != nil {
-				return created{}, err
+				return err
 			}
 		}
+		p.offset = off.value
 		ops := []any{
 			&zk.CheckVersionRequest{Path: c.offsetPath(), Version: off.version},
 			&zk.CreateRequest{Path: newNode(p.folder, p.req.ID), Data: value(p.req), Acl: c.acl(), Flags: zk.FlagEphemeralSequential},
@@ -76,35 +75,34 @@ func (s *session) create(ctx context.Context, p *place) (created, error) {
 		if f.plain {
 			ops = append(ops, &zk.SetDataRequest{Path: p.folder, Data: []byte{}, Version: -1})
 		}
-		failed, made, err := s.send(ctx, p, ops)
+		failed, err := s.send(ctx, p, ops)
 		if err == nil {
-			made.offset = off.value
-			return made, nil
+			return nil
 		}
 		switch {
 		case failed < 0 || try == maxTries:
-			return created{}, answer(err, "lock", p.folder)
+			return answer(err, "lock", p.folder)
 		case failed == 0 && gone(err):
 			s.forgetOffset()
 		case failed == 1 && errors.Is(err, zk.ErrNoNode):
 			if err := s.makeFolder(ctx, p); err != nil {
-				return created{}, err
+				return err
 			}
 		case failed == 2 && errors.Is(err, zk.ErrNoAuth):
 			c.remember(p.req.Name, func(f *folder) { f.plain = false })
 		case failed == 0:
-			return created{}, answer(err, "read (right READ)", c.offsetPath())
+			return answer(err, "read (right READ)", c.offsetPath())
 		default:
-			return created{}, answer(err, "create nodes (right CREATE)", p.folder)
+			return answer(err, "create nodes (right CREATE)", p.folder)
 		}
 	}
 }
 
 // send sends the transaction that creates the node, and keeps it in the place until its answer is known.
-func (s *session) send(ctx context.Context, p *place, ops []any) (failed int, made created, err error) {
+func (s *session) send(ctx context.Context, p *place, ops []any) (failed int, err error) {
 	m, err := s.sending()
 	if err != nil {
-		return -1, created{}, err
+		return -1, err
 	}
 	p.sent = s.startMulti(m, ops)
 	r, err := p.sent.wait(ctx, s)
@@ -112,97 +110,102 @@ func (s *session) send(ctx context.Context, p *place, ops []any) (failed int, ma
 	case <-p.sent.done:
 	default:
 		s.overdue(m)
-		return -1, created{}, err // Undo, or the next attempt, waits for the rest
+		return -1, err // Undo, or the next attempt, waits for the rest
 	}
-	made, failed, err = p.settled(r, err)
-	return failed, made, err
+	return p.settled(r, err)
 }
 
 // settled takes over the answer of the request that was sent.
-func (p *place) settled(r multi, err error) (made created, failed int, _ error) {
+func (p *place) settled(r multi, err error) (failed int, _ error) {
 	p.sent = nil
 	if err != nil {
 		if len(r.results) > 0 {
-			return created{}, r.failed, err // nothing was created
+			return r.failed, err // nothing was created
 		}
 		if !errors.Is(err, zk.ErrNoServer) { // that one was never sent
 			p.doubt = true
 		}
-		return created{}, -1, err
+		return -1, err
 	}
-	made.path = r.results[1].String
+	p.forget()
+	p.path = r.results[1].String
 	if len(r.results) > 2 {
 		st := r.results[2].Stat
-		made.czxid, made.alone = uint64(st.Mzxid), st.NumChildren == 1
+		p.czxid, p.alone = uint64(st.Mzxid), st.NumChildren == 1
 	}
-	p.path, p.czxid = made.path, made.czxid
-	return made, -1, nil
+	return -1, nil
 }
 
 // inspectFolder looks at a folder that isn't known yet. One that holds data is not ours to write: its locks then cost a
 // request or two more.
 func (s *session) inspectFolder(ctx context.Context, p *place) (folder, error) {
-	stat, err := s.stat(ctx, p.folder)
-	if errors.Is(err, zk.ErrNoNode) {
-		if err := s.makeFolder(ctx, p); err != nil {
-			return folder{}, err
+	stat, err := request(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
+		stat, err := stat(c, p.folder)
+		if err == nil {
+			s.c.remember(p.req.Name, func(f *folder) { f.plain = stat.DataLength == 0 })
 		}
-	} else if err != nil {
+		return stat, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		err := s.makeFolder(ctx, p)
+		f, _ := s.c.remembered(p.req.Name)
+		return f, err
+	}
+	if err != nil {
 		return folder{}, err
 	}
-	f, known := s.c.remembered(p.req.Name)
-	if !known {
-		f = folder{plain: stat != nil && stat.DataLength == 0}
-		s.c.remember(p.req.Name, func(to *folder) { *to = f })
-	}
-	return f, nil
+	return folder{plain: stat.DataLength == 0}, nil
 }
 
 // stat returns the state of a node. Anyone may ask for it.
 func (s *session) stat(ctx context.Context, path string) (*zk.Stat, error) {
-	return request(ctx, s, func(c *zk.Conn) (*zk.Stat, error) {
-		exists, stat, err := c.Exists(path)
-		if err == nil && !exists {
-			err = zk.ErrNoNode
-		}
-		return stat, err
-	})
+	return request(ctx, s, func(c *zk.Conn) (*zk.Stat, error) { return stat(c, path) })
+}
+
+func stat(c *zk.Conn, path string) (*zk.Stat, error) {
+	exists, stat, err := c.Exists(path)
+	if err == nil && !exists {
+		err = zk.ErrNoNode
+	}
+	return stat, err
 }
 
 // makeFolder makes a lock's folder, which the server removes again when it has been empty for a while.
 func (s *session) makeFolder(ctx context.Context, p *place) error {
-	switch err := s.makeContainer(ctx, p.folder); {
-	case err == nil:
-		s.c.remember(p.req.Name, func(f *folder) { f.plain = true })
+	err := s.makeContainer(ctx, p.folder, func() { s.c.remember(p.req.Name, func(f *folder) { f.plain = true }) })
+	if errors.Is(err, zk.ErrNodeExists) {
+		s.c.forgetFolder(p.req.Name) // it may hold data
 		return nil
-	case errors.Is(err, zk.ErrNodeExists):
-		return nil
-	default:
-		return err
 	}
+	return err
 }
 
-// makeContainer makes a container node, and before it what is missing above it.
-func (s *session) makeContainer(ctx context.Context, path string) error {
+// makeContainer makes a container node, and before it what is missing above it. made is called when the node is made, even
+// if ctx has ended before.
+func (s *session) makeContainer(ctx context.Context, path string, made func()) error {
 	for try := 0; ; try++ {
-		err := s.makeOne(ctx, path)
+		err := s.makeOne(ctx, path, made)
 		if !errors.Is(err, zk.ErrNoNode) || try == maxTries {
 			return answer(err, "create nodes (right CREATE)", parent(path))
 		}
-		if err := s.makeContainer(ctx, parent(path)); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+		if err := s.makeContainer(ctx, parent(path), func() {}); err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			return err
 		}
 	}
 }
 
-func (s *session) makeOne(ctx context.Context, path string) error {
+func (s *session) makeOne(ctx context.Context, path string, made func()) error {
 	s.c.mu.Lock()
 	old := s.c.plainOld
 	s.c.mu.Unlock()
 	acl := s.c.acl()
 	if !old {
 		_, err := request(ctx, s, func(c *zk.Conn) (string, error) {
-			return c.CreateContainer(path, []byte{}, zk.FlagContainer, acl)
+			p, err := c.CreateContainer(path, []byte{}, zk.FlagContainer, acl)
+			if err == nil {
+				made()
+			}
+			return p, err
 		})
 		if err == nil || err.Error() != unimplemented {
 			return err
@@ -212,7 +215,11 @@ func (s *session) makeOne(ctx context.Context, path string) error {
 		s.c.mu.Unlock()
 	}
 	_, err := request(ctx, s, func(c *zk.Conn) (string, error) {
-		return c.Create(path, []byte{}, zk.FlagPersistent, acl)
+		p, err := c.Create(path, []byte{}, zk.FlagPersistent, acl)
+		if err == nil {
+			made()
+		}
+		return p, err
 	})
 	return err
 }

@@ -61,7 +61,7 @@ func (s *session) dial(network, addr string, _ time.Duration) (net.Conn, error) 
 		return nil, err
 	}
 	// The library would wait for the session for nearly seven timeouts.
-	raw.SetReadDeadline(time.Now().Add(min(max(s.c.cfg.TTL/4, 500*time.Millisecond), 2*time.Second)))
+	raw.SetReadDeadline(time.Now().Add(min(max(s.c.cfg.TTL/3, 500*time.Millisecond), 3*time.Second)))
 	return s.adopt(&wire{Conn: raw, s: s, addr: addr, dialed: s.c.cfg.Now()})
 }
 
@@ -91,6 +91,7 @@ type wire struct {
 	addr   string
 	dialed driver.Instant
 	reads  atomic.Uint64
+	slow   atomic.Int64 // nanoseconds that the slowest of the last answers has taken
 
 	head  [20]byte // of the server's first answer: its length, the protocol's version, the timeout, the session
 	got   int

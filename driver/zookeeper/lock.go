@@ -13,15 +13,11 @@ import (
 const maxToken = math.MaxInt64
 
 func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
-	s, err := c.enter(ctx)
+	p, err := c.take(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	defer s.leave()
-	p, err := s.place(ctx, req)
-	if err != nil {
-		return nil, err
-	}
+	defer p.s.leave()
 	h, err := p.s.tryLock(ctx, p)
 	return p.result(ctx, h, err)
 }
@@ -36,28 +32,25 @@ func (s *session) tryLock(ctx context.Context, p *place) (*hold, error) {
 	if err := p.settle(ctx); err != nil {
 		return nil, err
 	}
-	f, _ := s.c.remembered(p.req.Name)
-	if !f.contended && !p.tried() {
-		made, err := s.create(ctx, p)
-		if err != nil {
+	if f, _ := s.c.remembered(p.req.Name); !f.contended && !p.tried() {
+		if err := s.create(ctx, p); err != nil {
 			return nil, err
 		}
-		if made.alone {
-			return s.grant(p, made.offset)
-		}
+	}
+	if p.alone {
+		return s.grant(p, p.offset)
 	}
 	q, err := s.look(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	if q.own == nil && q.before == nil {
-		made, err := s.create(ctx, p)
-		if err != nil {
+		if err := s.create(ctx, p); err != nil {
 			return nil, err
 		}
-		if made.alone {
+		if p.alone {
 			s.c.remember(p.req.Name, func(f *folder) { f.contended = false })
-			return s.grant(p, made.offset)
+			return s.grant(p, p.offset)
 		}
 		if q, err = s.look(ctx, p); err != nil {
 			return nil, err
@@ -72,7 +65,7 @@ func (s *session) tryLock(ctx context.Context, p *place) (*hold, error) {
 			if err := s.remove(ctx, p.path); err != nil {
 				return nil, s.stuck(err)
 			}
-			p.path = ""
+			p.forget()
 		}
 		if p.doubt {
 			s.stray(p, "")
@@ -175,21 +168,6 @@ func (c *conn) Undo(ctx context.Context, req driver.Request) error {
 	err = s.undo(ctx, p)
 	p.end(err == nil)
 	return err
-}
-
-// user makes the caller a user of the session that a place belongs to, or of the current one.
-func (c *conn) user(ctx context.Context, p *place) (*session, error) {
-	if p == nil {
-		return c.enter(ctx)
-	}
-	c.mu.Lock()
-	p.s.users++
-	c.mu.Unlock()
-	if err := p.s.ready(ctx); err != nil {
-		p.s.leave()
-		return nil, err
-	}
-	return p.s, nil
 }
 
 func (s *session) undo(ctx context.Context, p *place) error {

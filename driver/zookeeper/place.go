@@ -20,6 +20,46 @@ type place struct {
 	doubt bool         // the answer to a creation was lost: there may be a node, and it may still come
 	path  string       // the node that is known to have been made
 	czxid uint64       // of path; 0: not known
+	alone bool         // path was the folder's only child when it was made: the name is granted
+
+	offset uint64 // of tokens, as checked when path was made
+}
+
+// forget notes that there is no node.
+func (p *place) forget() { p.path, p.czxid, p.alone = "", 0, false }
+
+// take returns the request's place, with the caller as a user of its session: that of an earlier request of this ID if
+// there was one, since what that has left is there.
+func (c *conn) take(ctx context.Context, req driver.Request) (*place, error) {
+	c.mu.Lock()
+	p := c.places[req.ID]
+	if p != nil && p.s.state == dead {
+		p = nil
+	}
+	c.mu.Unlock()
+	s, err := c.user(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if p, err = s.place(ctx, req); err != nil {
+		s.leave()
+	}
+	return p, err
+}
+
+// user makes the caller a user of the session that a place belongs to, or of the current one.
+func (c *conn) user(ctx context.Context, p *place) (*session, error) {
+	if p == nil {
+		return c.enter(ctx)
+	}
+	c.mu.Lock()
+	p.s.users++
+	c.mu.Unlock()
+	if err := p.s.ready(ctx); err != nil {
+		p.s.leave()
+		return nil, err
+	}
+	return p.s, nil
 }
 
 // place returns the place of a request on the session, made anew if the one before belongs to a session that is gone. The
@@ -132,12 +172,12 @@ func (s *session) look(ctx context.Context, p *place) (queue, error) {
 				q.before = n
 				continue
 			}
-			p.path, p.czxid = path, uint64(stat.Czxid)
+			p.path, p.czxid, p.alone = path, uint64(stat.Czxid), false
 		}
 		q.own = n
 	}
 	if q.own == nil {
-		p.path = ""
+		p.forget()
 	}
 	return q, nil
 }

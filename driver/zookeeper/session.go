@@ -139,6 +139,7 @@ func (s *session) connected() {
 	s.state, s.id, s.since = up, id, time.Now()
 	s.c.served = true
 	s.contact.connected(s.wire.dialed)
+	s.wire.slow.Store(int64(s.c.cfg.Now().Sub(s.wire.dialed)))
 	s.failures = nil
 	s.broadcast()
 }
@@ -183,6 +184,7 @@ func (s *session) notify(ev zk.Event) {
 	delete(s.watched, ev.Path)
 	if ev.Path == s.c.offsetPath() {
 		s.offset.forget()
+		s.c.offset.forget()
 	}
 	s.wake(ev.Path)
 	h := s.holds[ev.Path]

@@ -14,15 +14,11 @@ const lookAgain = 10 * time.Second
 // Lock waits in the queue of ephemeral sequential nodes: it has a node of its own, and watches that and the contender
 // before it.
 func (c *conn) Lock(ctx context.Context, req driver.Request) (driver.Hold, error) {
-	s, err := c.enter(ctx)
+	p, err := c.take(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	defer s.leave()
-	p, err := s.place(ctx, req)
-	if err != nil {
-		return nil, err
-	}
+	defer p.s.leave()
 	h, err := p.s.queue(ctx, p)
 	return p.result(ctx, h, err)
 }
@@ -31,14 +27,20 @@ func (s *session) queue(ctx context.Context, p *place) (*hold, error) {
 	if err := p.settle(ctx); err != nil {
 		return nil, err
 	}
+	if p.alone {
+		return s.grant(p, p.offset)
+	}
 	if p.tried() {
 		if _, err := s.look(ctx, p); err != nil {
 			return nil, err
 		}
 	}
 	if p.path == "" {
-		if _, err := s.create(ctx, p); err != nil {
+		if err := s.create(ctx, p); err != nil {
 			return nil, err
+		}
+		if p.alone {
+			return s.grant(p, p.offset)
 		}
 	}
 	woken := make(chan struct{}, 1)

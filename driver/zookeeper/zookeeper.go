@@ -65,8 +65,8 @@
 // A lease can be told only what the servers have certainly noted, so it has at least half of its TTL left while the
 // servers answer, and not all of it. That is how long a loss of contact may last.
 //
-// That a node was deleted behind its holder's back is noticed at once after the first renewal, and before that by it, after a
-// fifth of the TTL.
+// That a node was deleted behind its holder's back is noticed at once after the first renewal, and before that by it, after
+// an eighth of the TTL.
 package zookeeper
 
 import (
@@ -192,7 +192,7 @@ func (c *connector) Info() driver.Info {
 		Correctness:   true,
 		MaxTTL:        math.MaxInt32 * time.Millisecond,
 		Granularity:   time.Millisecond,
-		RenewDivisor:  5, // the newest proof lies two renewals back: see contact
+		RenewDivisor:  8, // the newest proof lies three renewals back: see contact
 		SharedSession: true,
 	}
 }
