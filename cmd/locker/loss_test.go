@@ -218,6 +218,17 @@ func TestGrace(t *testing.T) {
 	require.Equal(t, "ready\nstopping\ndone\n", c.stdout())
 }
 
+// A command that is stopped is made to go on, so that TERM reaches it.
+func TestGraceOfAStoppedCommand(t *testing.T) {
+	p := filePlace(t)
+	c := p.holding(t, "--ttl", ttl.String(), "job", "sh", "-c", `trap "echo stopping; exit 1" TERM; echo $$; kill -STOP $$; while :; do sleep 0.05; done`)
+	pid := strings.TrimSpace(c.stdout())
+	eventually(t, "it stops", func() bool { return state(pid) == "T" })
+	p.lose(t, "job")
+	require.Equal(t, 79, c.code())
+	require.Equal(t, pid+"\nstopping\n", c.stdout())
+}
+
 // A child that ends by itself while its lock is lost unnoticed: the release finds out.
 func TestLossFoundAtRelease(t *testing.T) {
 	places(t, func(t *testing.T, p place) {
