@@ -3,8 +3,10 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -86,6 +88,19 @@ func state(pid string) string {
 	return after[:1]
 }
 
+// ignoredSignals returns the set of signals that this process ignores, which those it starts inherit.
+func ignoredSignals(t *testing.T) uint64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	_, after, ok := strings.Cut(string(b), "\nSigIgn:")
+	require.True(t, ok)
+	line, _, _ := strings.Cut(after, "\n")
+	set, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	require.NoError(t, err)
+	return set
+}
+
 // Signals that were ignored when the locker was started stay ignored in the command.
 func TestNohup(t *testing.T) {
 	p := filePlace(t)
@@ -93,9 +108,10 @@ func TestNohup(t *testing.T) {
 	args := []string{"sh", "-c", `trap '' HUP; exec "$0" run job grep SigIgn /proc/self/status`, binary}
 	c.Path, c.Args = "/bin/sh", args
 	require.Equal(t, 0, c.start().code())
-	require.Regexp(t, `SigIgn:\s+0000000000000001\n`, c.stdout())
+	inherited := ignoredSignals(t)
+	require.Regexp(t, fmt.Sprintf(`SigIgn:\s+%016x\n`, inherited|1), c.stdout())
 	c = p.run(t, "run", "job", "grep", "-E", "Sig(Ign|Blk)", "/proc/self/status")
-	require.Regexp(t, `SigBlk:\s+0+\nSigIgn:\s+0+\n`, c.stdout(), "nothing is ignored or blocked otherwise")
+	require.Regexp(t, fmt.Sprintf(`SigBlk:\s+0+\nSigIgn:\s+%016x\n`, inherited), c.stdout(), "nothing is ignored or blocked otherwise")
 }
 
 func TestCLI04SignalsEndTheWait(t *testing.T) {
