@@ -50,6 +50,20 @@ func (e *env) held(c *client, name string) {
 	e.refused(l, err, locker.ErrHeld)
 }
 
+// heldFor sees that a wait for a held name lasts d at least, and that its error says so. A wait in which the backend gave no
+// answer doesn't know of a holder, and says that it is unavailable: then a longer one follows.
+func (e *env) heldFor(d time.Duration, c *client, name string) error {
+	for {
+		w := e.waitFor(d, c, name)
+		err := w.refused(d+e.patience, context.DeadlineExceeded)
+		e.GreaterOrEqual(w.ended.Sub(w.began), d)
+		if d *= 2; !errors.Is(err, locker.ErrUnavailable) || d > e.patience {
+			e.ErrorIs(err, locker.ErrHeld)
+			return err
+		}
+	}
+}
+
 // free sees that a name can be taken now, without waiting for an entry to expire.
 func (e *env) free(c *client, name string) {
 	e.release(e.acquire(c, name))

@@ -26,7 +26,7 @@ func errorsToldApart(e *env) {
 	e.NotErrorIs(err, locker.ErrUnavailable)
 	e.says(err, "try", name)
 
-	err = e.waitFor(e.ttl/4+50*time.Millisecond, b, name).refused(e.patience, locker.ErrHeld, context.DeadlineExceeded)
+	err = e.heldFor(e.ttl/4+50*time.Millisecond, b, name)
 	e.NotErrorIs(err, locker.ErrUnavailable)
 	e.says(err, "acquire", name)
 

@@ -268,8 +268,7 @@ func notReentrant(e *env) {
 	c := e.open()
 	first := e.acquire(c, name)
 	e.held(c, name)
-	again := e.waitFor(max(e.ttl/2, 300*time.Millisecond), c, name)
-	again.refused(e.patience, context.DeadlineExceeded, locker.ErrHeld)
+	e.heldFor(max(e.ttl/2, 300*time.Millisecond), c, name)
 	e.alive(first)
 
 	c.vanish()

@@ -122,12 +122,15 @@ func waitBudget(e *env) {
 	a, b := e.open(), e.open()
 	e.acquire(a, name)
 	budget := 2 * e.ttl
-	w := e.waitFor(budget, b, name)
 	maxWait := e.open()
+	for _, c := range []*client{b, maxWait} {
+		e.held(c, name) // they are connected
+	}
+	w := e.waitFor(budget, b, name)
 	w2 := e.wait(maxWait, name, locker.WithMaxWait(budget))
 	for range 3 { // others come and go, and wake those who wait
 		c := e.open()
-		e.waitFor(budget/8, c, name).refused(e.patience, locker.ErrHeld, context.DeadlineExceeded)
+		e.waitFor(budget/8, c, name).refused(e.patience, context.DeadlineExceeded)
 	}
 	err := w.refused(budget+e.patience, locker.ErrHeld, context.DeadlineExceeded)
 	e.NotErrorIs(err, locker.ErrUnavailable)
