@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -108,6 +109,7 @@ func modules(root string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	slices.Sort(dirs) // the root first: WalkDir meets bench/go.mod before go.mod
 	// The modules under testservers only say which programs are built.
 	var list []string
 	for _, dir := range dirs {
