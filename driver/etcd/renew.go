@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -82,7 +83,9 @@ func (c *conn) renew(ctx context.Context, s *session, b *batch, report func(int,
 		alive        error
 	)
 	if !fresh {
-		kept.Go(func() { alive = c.keepAlive(ctx, s) })
+		kept.Go(func() {
+			_, alive = hedged(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.keepAlive(ctx, s) })
+		})
 	}
 	for from := 0; from < len(b.holds); from += chunk {
 		to := min(from+chunk, len(b.holds))
@@ -115,14 +118,55 @@ func (c *conn) renew(ctx context.Context, s *session, b *batch, report func(int,
 	return unresolved
 }
 
+// hedged asks once, and again while there is no answer after one and after two thirds of the time. Requests go to one member
+// after the other, and one that is paused says nothing: without this, a lease would depend on which member its few renewals
+// meet. f has to be such that asking more than once does no harm.
+func hedged[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	type outcome struct {
+		result T
+		err    error
+	}
+	const most = 3
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	outcomes := make(chan outcome, most)
+	ask := func() {
+		result, err := f(ctx)
+		outcomes <- outcome{result, err}
+	}
+	third := time.Second
+	if d, ok := ctx.Deadline(); ok {
+		third = time.Until(d) / most
+	}
+	again := time.NewTicker(max(third, time.Millisecond))
+	defer again.Stop()
+	go ask()
+	for asked, pending := 1, 1; ; {
+		select {
+		case o := <-outcomes:
+			if pending--; pending == 0 || o.err == nil || driver.IsAnswer(o.err) || errors.Is(o.err, errNoSession) {
+				return o.result, o.err
+			}
+		case <-again.C:
+			if asked < most {
+				asked++
+				pending++
+				go ask()
+			}
+		}
+	}
+}
+
 // prove returns for each hold nil if its key is as it was when it was granted.
 func (c *conn) prove(ctx context.Context, holds []*hold) []error {
 	ops := make([]clientv3.Op, len(holds))
 	for i, h := range holds {
 		ops[i] = clientv3.OpGet(h.key)
 	}
-	resp, err := c.client.Txn(bare(ctx)).Then(ops...).Commit()
-	err = c.classify(err)
+	resp, err := hedged(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		resp, err := c.client.Txn(bare(ctx)).Then(ops...).Commit()
+		return resp, c.classify(err)
+	})
 	errs := make([]error, len(holds))
 	for i, h := range holds {
 		errs[i] = err
