@@ -68,7 +68,8 @@ func (e *engine) acquire(ctx context.Context, op, name string, o AcquireOptions)
 	return l, nil
 }
 
-// enter checks what can be checked without asking and counts the call, so that Close waits for it.
+// enter checks what can be checked without asking, takes a place in the local queue, and counts the call, so that Close
+// waits for it.
 func (e *engine) enter(ctx context.Context, name string, o AcquireOptions) (*lease, error) {
 	if err := driver.CheckName(name); err != nil {
 		return nil, err
@@ -81,10 +82,15 @@ func (e *engine) enter(ctx context.Context, name string, o AcquireOptions) (*lea
 	if err := ctx.Err(); err != nil {
 		return nil, ranOut(ctx, err, e.queues[name].answer)
 	}
+	l := e.newLease(ctx, name, o)
+	if err := e.join(l); err != nil {
+		return nil, err
+	}
 	e.calls.Add(1)
-	return e.newLease(ctx, name, o), nil
+	return l, nil
 }
 
+// newLease needs the engine's mutex.
 func (e *engine) newLease(ctx context.Context, name string, o AcquireOptions) *lease {
 	l := &lease{e: e, name: name, id: e.random.next(), values: values{ctx}, maxHold: e.maxHold, index: -1}
 	if o.MaxHold != 0 {
@@ -113,18 +119,16 @@ func (e *engine) await(ctx context.Context, l *lease, o AcquireOptions) (*lease,
 	} else if o.MaxWait < 0 {
 		w.end = time.Now().Add(tryBound)
 	}
-	turn, err := e.join(l)
+	if l.waiter.turn == nil {
+		return w.contend(l, nil)
+	}
+	err := w.turn(l.waiter.turn)
+	answer := e.answer(l.name)
 	if err != nil {
-		return nil, err
+		e.leave(l)
+		return nil, w.failed(err, answer)
 	}
-	if turn != nil {
-		if err := w.turn(turn); err != nil {
-			answer := e.answer(l.name)
-			e.leave(l)
-			return nil, w.failed(err, answer)
-		}
-	}
-	return w.contend(l)
+	return w.contend(l, answer)
 }
 
 // wait is one acquisition on its way to a lease.
@@ -217,8 +221,9 @@ func (w *wait) sleep(d time.Duration, turn <-chan error, hints <-chan struct{}) 
 	}
 }
 
-// contend asks the backend until it grants the name or the wait ends. l is the head of its local queue.
-func (w *wait) contend(l *lease) (*lease, error) {
+// contend asks the backend until it grants the name or the wait ends. l is the head of its local queue, and answer what
+// the backend said to the head before it.
+func (w *wait) contend(l *lease, answer error) (*lease, error) {
 	e := w.e
 	defer func() {
 		if w.unwatch != nil {
@@ -228,7 +233,6 @@ func (w *wait) contend(l *lease) (*lease, error) {
 	call := &l.call
 	doubt := false // an attempt's outcome isn't known
 	queue := false // the backend's own queue is next
-	answer := e.answer(l.name)
 	for attempt := 1; ; attempt++ {
 		hold, err := w.ask(l, call, queue)
 		if err == nil {
@@ -291,7 +295,7 @@ func (w *wait) contend(l *lease) (*lease, error) {
 func (w *wait) ask(l *lease, call *callContext, queue bool) (driver.Hold, error) {
 	e := w.e
 	req := driver.Request{Name: l.name, ID: l.id, Owner: e.owner, Lost: l.lostByDriver}
-	call.parent, call.closing, call.limit = w.ctx, e.ctx, w.end
+	call.parent, call.closing, call.limit = w.ctx, e, w.end
 	defer call.end()
 	var hold driver.Hold
 	var err error
@@ -342,12 +346,6 @@ func (e *engine) admit(w *wait, l *lease, hold driver.Hold) (ok bool, problem er
 		e.mu.Unlock()
 		return false, problem
 	}
-	l.inner, l.cancel = context.WithCancelCause(&l.values)
-	if l.maxHold > 0 {
-		cancel, stop := l.cancel, context.CancelFunc(nil)
-		l.inner, stop = context.WithDeadlineCause(l.inner, time.Now().Add(l.maxHold), ErrMaxHold)
-		l.cancel = func(cause error) { cancel(cause); stop() }
-	}
 	l.renewAt = grant.Sent.Add(e.interval())
 	e.schedule.add(l, now)
 	q := e.queues[l.name]
@@ -359,9 +357,9 @@ func (e *engine) admit(w *wait, l *lease, hold driver.Hold) (ok bool, problem er
 
 // renamed replaces a lease that can't become live by one with another identity, in the same place of the queue.
 func (e *engine) renamed(old *lease, w *wait) *lease {
-	l := e.newLease(w.ctx, old.name, w.o)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	l := e.newLease(w.ctx, old.name, w.o)
 	q := e.queues[l.name]
 	l.waiter.next = old.waiter.next
 	if q.head = l; q.tail == old {

@@ -48,13 +48,13 @@ func (v values) Value(key any) any         { return v.from.Value(key) }
 // timer, only when Done is asked for; the duration counts from when the deadline is asked for.
 type callContext struct {
 	parent  context.Context // whose values are used
-	closing context.Context // nil: Close doesn't end the call
+	closing *engine         // whose Close ends the call; nil: none
 	bound   time.Duration   // 0: none
-	limit   time.Time       // zero: none
 	real    atomic.Pointer[realContext]
 
-	mu sync.Mutex
-	at time.Time // limit, or bound since it was first asked for
+	mu    sync.Mutex
+	asked bool      // bound counts
+	limit time.Time // zero: none; once asked, no later than bound allows
 }
 
 type realContext struct {
@@ -74,15 +74,13 @@ func (c *callContext) Deadline() (time.Time, bool) {
 func (c *callContext) ends() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.at.IsZero() {
-		c.at = c.limit
-		if c.bound > 0 {
-			if d := time.Now().Add(c.bound); c.at.IsZero() || d.Before(c.at) {
-				c.at = d
-			}
+	if !c.asked && c.bound > 0 {
+		if d := time.Now().Add(c.bound); c.limit.IsZero() || d.Before(c.limit) {
+			c.limit = d
 		}
 	}
-	return c.at
+	c.asked = true
+	return c.limit
 }
 
 func (c *callContext) Done() <-chan struct{} { return c.realize().Done() }
@@ -91,7 +89,7 @@ func (c *callContext) Err() error {
 	if r := c.real.Load(); r != nil {
 		return r.Err()
 	}
-	if c.closing != nil && c.closing.Err() != nil {
+	if c.closing != nil && c.closing.ctx.Err() != nil {
 		return context.Canceled
 	}
 	if err := c.parent.Err(); err != nil {
@@ -99,7 +97,7 @@ func (c *callContext) Err() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.at.IsZero() && !time.Now().Before(c.at) {
+	if !c.limit.IsZero() && !time.Now().Before(c.limit) {
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -127,7 +125,7 @@ func (c *callContext) realize() *realContext {
 	}
 	if c.closing != nil {
 		cancel := r.stop
-		detach := context.AfterFunc(c.closing, cancel)
+		detach := context.AfterFunc(c.closing.ctx, cancel)
 		r.stop = func() { detach(); cancel() }
 	}
 	if !c.real.CompareAndSwap(nil, r) {

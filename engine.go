@@ -113,25 +113,20 @@ func (e *engine) report(hook func(context.Context, Event), ctx context.Context, 
 	hook(ctx, ev)
 }
 
-// randomIDs makes identities of 128 random bits each. It reads the system's generator in larger pieces, since a system
-// call for each identity would cost more than everything else that the engine does for an acquisition.
+// randomIDs makes identities of 128 random bits each, several at a time, since a system call and two allocations for each
+// would cost more than everything else that the engine does for an acquisition. The engine's mutex guards it.
 type randomIDs struct {
-	mu   sync.Mutex
-	buf  [512]byte
-	left int
+	bits [8 * 16]byte
+	left string // of those made last
 }
 
 func (r *randomIDs) next() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.left == 0 {
-		rand.Read(r.buf[:]) // it never fails: see crypto/rand
-		r.left = len(r.buf)
+	if r.left == "" {
+		rand.Read(r.bits[:]) // it never fails: see crypto/rand
+		r.left = hex.EncodeToString(r.bits[:])
+		clear(r.bits[:])
 	}
-	var id [32]byte
-	bits := r.buf[r.left-16 : r.left]
-	hex.Encode(id[:], bits)
-	clear(bits)
-	r.left -= 16
-	return string(id[:])
+	id := r.left[:32]
+	r.left = r.left[32:]
+	return id
 }

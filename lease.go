@@ -24,18 +24,18 @@ type lease struct {
 	acquired driver.Instant
 	maxHold  time.Duration // <= 0: no limit
 	values   values
-	inner    context.Context
-	cancel   context.CancelCauseFunc
 
-	mu       sync.Mutex
-	cause    error          // why it has ended; nil while it is live
-	deadline driver.Instant // when it ends unless it is renewed
-	ttl      time.Duration
-	failed   error // of the newest renewal, until one succeeds
-	release  releaseState
-	waiting  chan struct{} // closed when the release is done; made by the first caller that has to wait for it
-	result   error         // of the release
-	gone     bool          // the entry is known to be gone
+	mu          sync.Mutex
+	inner       context.Context // behind the lease's context; nil until somebody asks for it
+	cancelInner context.CancelCauseFunc
+	cause       error          // why it has ended; nil while it is live
+	deadline    driver.Instant // when it ends unless it is renewed
+	ttl         time.Duration
+	failed      error // of the newest renewal, until one succeeds
+	release     releaseState
+	waiting     chan struct{} // closed when the release is done; made by the first caller that has to wait for it
+	result      error         // of the release
+	gone        bool          // the entry is known to be gone
 
 	// Guarded by the engine's mutex.
 	index    int            // in the schedule; -1 if it isn't there
@@ -59,10 +59,42 @@ const (
 	released
 )
 
-func (l *lease) Name() string             { return l.name }
-func (l *lease) Token() Token             { return l.token }
-func (l *lease) Kind() Kind               { return l.e.kind }
-func (l *lease) Context() context.Context { return (*leaseContext)(l) }
+func (l *lease) Name() string { return l.name }
+func (l *lease) Token() Token { return l.token }
+func (l *lease) Kind() Kind   { return l.e.kind }
+
+// Context makes the context when it is asked for first: who holds a name for a moment never needs it.
+func (l *lease) Context() context.Context {
+	l.mu.Lock()
+	if l.inner != nil {
+		l.mu.Unlock()
+		return (*leaseContext)(l)
+	}
+	inner, cancel := context.WithCancelCause(&l.values)
+	if l.maxHold > 0 {
+		cancelInner, stop := cancel, context.CancelFunc(nil)
+		left := -l.e.now().Sub(l.acquired.Add(l.maxHold))
+		inner, stop = context.WithDeadlineCause(inner, time.Now().Add(left), ErrMaxHold)
+		cancel = func(cause error) { cancelInner(cause); stop() }
+	}
+	l.inner, l.cancelInner = inner, cancel
+	cause := l.cause
+	l.mu.Unlock()
+	if cause != nil {
+		cancel(cause)
+	}
+	return (*leaseContext)(l)
+}
+
+// cancel cancels the lease's context, if anybody has asked for it. The cause is set before.
+func (l *lease) cancel(cause error) {
+	l.mu.Lock()
+	inner, cancel := l.inner, l.cancelInner
+	l.mu.Unlock()
+	if inner != nil && inner.Err() == nil {
+		cancel(cause)
+	}
+}
 
 func (l *lease) TTL() time.Duration {
 	l.mu.Lock()
@@ -88,7 +120,7 @@ func (l *lease) Remaining() time.Duration {
 // does the rest when its timer fires.
 func (l *lease) check() error {
 	cause := l.overdue(l.e.now())
-	if cause != nil && l.inner.Err() == nil {
+	if cause != nil {
 		l.cancel(cause)
 	}
 	return cause
@@ -98,9 +130,13 @@ func (l *lease) check() error {
 // context's own timer, which fires at the same time and gives derived contexts the right error, unless the timer is late
 // because of a suspend.
 func (l *lease) cancelOverdue() {
-	cause := l.ending()
-	if d, ok := l.inner.Deadline(); ok && cause == ErrMaxHold && !time.Now().Before(d) {
-		return
+	l.mu.Lock()
+	inner, cause := l.inner, l.cause
+	l.mu.Unlock()
+	if inner != nil && cause == ErrMaxHold {
+		if d, _ := inner.Deadline(); !time.Now().Before(d) {
+			return
+		}
 	}
 	l.cancel(cause)
 }
@@ -110,6 +146,11 @@ func (l *lease) cancelOverdue() {
 func (l *lease) overdue(now driver.Instant) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.overdueLocked(now)
+}
+
+// overdueLocked is overdue for those who hold l.mu.
+func (l *lease) overdueLocked(now driver.Instant) error {
 	if l.cause != nil {
 		return l.cause
 	}
@@ -131,9 +172,7 @@ func (l *lease) end(cause error) bool {
 	}
 	cause = l.cause
 	l.mu.Unlock()
-	if l.inner != nil {
-		l.cancel(cause)
-	}
+	l.cancel(cause)
 	return first
 }
 
@@ -160,39 +199,37 @@ func (l *lease) lostByDriver(err error) {
 }
 
 func (l *lease) Release(ctx context.Context) error {
-	l.mu.Lock()
-	switch l.release {
-	case releasing:
-		if l.waiting == nil {
-			l.waiting = make(chan struct{})
-		}
-		done := l.waiting
-		l.mu.Unlock()
-		return l.awaitRelease(ctx, done)
-	case released:
-		defer l.mu.Unlock()
-		return l.result
-	}
-	l.release = releasing
-	l.mu.Unlock()
-
-	// Renewal stops before anything is sent.
 	e := l.e
 	now := e.now()
-	l.overdue(now)
 	e.mu.Lock()
+	l.mu.Lock()
+	if l.release != unreleased {
+		e.mu.Unlock()
+		return l.releasedBefore(ctx) // unlocks
+	}
+	l.release = releasing
+	// Renewal stops before anything is sent.
 	if l.index >= 0 {
 		e.schedule.remove(l)
 	}
+	cause := l.overdueLocked(now)
+	if cause == nil {
+		l.cause = ErrReleased
+	}
+	left := -now.Sub(l.deadline) + e.margin
+	l.mu.Unlock()
 	e.mu.Unlock()
+
 	var result error
-	if l.end(ErrReleased) {
-		result = e.free(ctx, l, now)
+	gone := false
+	if cause == nil {
+		l.cancel(ErrReleased)
+		gone, result = e.free(ctx, l, left)
 	} else {
 		// It had ended before. After a loss the sweep is at its entry already; otherwise the entry is still there.
-		cause := l.ending()
+		l.cancel(cause)
 		if cause == ErrMaxHold || cause == errClosedLease {
-			e.free(ctx, l, now)
+			gone, _ = e.free(ctx, l, left)
 		}
 		if known, ok := cause.(*Error); ok {
 			cause = known.Err
@@ -206,11 +243,26 @@ func (l *lease) Release(ctx context.Context) error {
 
 	l.mu.Lock()
 	l.release, l.result = released, result
+	l.gone = l.gone || gone
 	if l.waiting != nil {
 		close(l.waiting)
 	}
 	l.mu.Unlock()
 	return result
+}
+
+// releasedBefore is Release after the first call. It is called with l.mu held and unlocks it.
+func (l *lease) releasedBefore(ctx context.Context) error {
+	if l.release == released {
+		defer l.mu.Unlock()
+		return l.result
+	}
+	if l.waiting == nil {
+		l.waiting = make(chan struct{})
+	}
+	done := l.waiting
+	l.mu.Unlock()
+	return l.awaitRelease(ctx, done)
 }
 
 // ending returns why the lease has ended; nil if it is live as far as anybody has looked.
@@ -220,13 +272,7 @@ func (l *lease) ending() error {
 	return l.cause
 }
 
-// setFreed notes that the entry is known to be gone.
-func (l *lease) setFreed() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.gone = true
-}
-
+// freed reports whether the entry is known to be gone.
 func (l *lease) freed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,24 +14,21 @@ type waiter struct {
 	turn       chan error // nil: it is the head; an error: it is answered. Made when it isn't the head at once
 }
 
-// join puts l at the end of the queue and returns its turn; a nil channel means that it is the head. A try that finds an
-// answer takes it and doesn't join.
-func (e *engine) join(l *lease) (turn chan error, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// join puts l at the end of the queue. A try that finds an answer takes it and doesn't join. It needs the engine's mutex.
+func (e *engine) join(l *lease) error {
 	q, ok := e.queues[l.name]
 	if !ok {
 		e.queues[l.name] = queue{head: l, tail: l}
-		return nil, nil
+		return nil
 	}
 	if l.waiter.try && q.answer != nil {
-		return nil, q.answer
+		return q.answer
 	}
 	l.waiter.turn = make(chan error, 1)
 	l.waiter.prev, q.tail.waiter.next = q.tail, l
 	q.tail = l
 	e.queues[l.name] = q
-	return l.waiter.turn, nil
+	return nil
 }
 
 // leave takes l out of the queue. If it was the head, the next one's turn comes.

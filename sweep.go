@@ -137,12 +137,9 @@ func ahead(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// free releases a lease's entry at the backend. It tries again while the outcome isn't known, and leaves the rest to the
-// sweep when its time is over.
-func (e *engine) free(ctx context.Context, l *lease, now driver.Instant) error {
-	l.mu.Lock()
-	left := -now.Sub(l.deadline) + e.margin
-	l.mu.Unlock()
+// free releases a lease's entry at the backend, which ends by itself when left has passed. It tries again while the outcome
+// isn't known, and leaves the rest to the sweep when its time is over. gone says that nothing is left of the entry.
+func (e *engine) free(ctx context.Context, l *lease, left time.Duration) (gone bool, err error) {
 	call := &l.free
 	l.freeing = values{ctx}
 	call.parent = &l.freeing
@@ -153,14 +150,12 @@ func (e *engine) free(ctx context.Context, l *lease, now driver.Instant) error {
 		err := l.hold.Release(call)
 		switch {
 		case err == nil:
-			l.setFreed()
-			return nil
+			return true, nil
 		case errors.Is(err, driver.ErrNotHeld):
-			l.setFreed()
 			if doubt {
-				return nil // an earlier attempt has removed it and its answer was lost
+				return true, nil // an earlier attempt has removed it and its answer was lost
 			}
-			return lost("found gone by its release", err)
+			return true, lost("found gone by its release", err)
 		case driver.IsPermanent(err) || call.over(backoff):
 			e.mu.Lock()
 			e.sweep.add(&sweepItem{name: l.name, free: l.hold.Release, lease: l}, 0)
@@ -168,9 +163,9 @@ func (e *engine) free(ctx context.Context, l *lease, now driver.Instant) error {
 			e.beat.doubt()
 			e.log.WarnContext(ctx, "release not confirmed", "name", l.name, "token", uint64(l.token), "err", err)
 			if driver.IsPermanent(err) {
-				return own(err)
+				return false, own(err)
 			}
-			return unavailable(err)
+			return false, unavailable(err)
 		}
 		time.Sleep(backoff)
 		backoff = min(2*backoff, 500*time.Millisecond)
