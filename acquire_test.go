@@ -399,6 +399,7 @@ type scripted struct {
 	ttl   time.Duration
 	tries atomic.Int64
 	token atomic.Uint64
+	freed atomic.Int64
 
 	try   func(context.Context, driver.Request) (driver.Hold, error)
 	watch func(name string) (<-chan struct{}, func())
@@ -412,7 +413,7 @@ func (s *scripted) Connect(_ context.Context, cfg driver.Config) (driver.Conn, e
 	return s, nil
 }
 func (s *scripted) grant() driver.Hold {
-	return &lateHold{driver.Grant{Token: s.token.Add(1), Renewal: driver.Renewal{Sent: s.now(), TTL: s.ttl}}}
+	return &lateHold{driver.Grant{Token: s.token.Add(1), Renewal: driver.Renewal{Sent: s.now(), TTL: s.ttl}}, &s.freed}
 }
 func (s *scripted) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
 	s.tries.Add(1)

@@ -250,6 +250,7 @@ func (s *suspendable) suspend(d time.Duration) { s.ahead.Add(int64(d)) }
 type lateConn struct {
 	now    func() driver.Instant
 	token  atomic.Uint64
+	freed  atomic.Int64 // calls of Release
 	answer chan driver.Renewal
 }
 
@@ -257,13 +258,19 @@ func newLateConn(now *suspendable) *lateConn {
 	return &lateConn{now: now.read, answer: make(chan driver.Renewal)}
 }
 
-type lateHold struct{ grant driver.Grant }
+type lateHold struct {
+	grant driver.Grant
+	freed *atomic.Int64
+}
 
-func (h *lateHold) Grant() driver.Grant           { return h.grant }
-func (h *lateHold) Release(context.Context) error { return nil }
+func (h *lateHold) Grant() driver.Grant { return h.grant }
+func (h *lateHold) Release(context.Context) error {
+	h.freed.Add(1)
+	return nil
+}
 
 func (c *lateConn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
-	return &lateHold{driver.Grant{Token: c.token.Add(1), Renewal: driver.Renewal{Sent: c.now(), TTL: testTTL}}}, nil
+	return &lateHold{driver.Grant{Token: c.token.Add(1), Renewal: driver.Renewal{Sent: c.now(), TTL: testTTL}}, &c.freed}, nil
 }
 func (c *lateConn) Undo(context.Context, driver.Request) error { return nil }
 func (c *lateConn) Renew(ctx context.Context, holds []driver.Hold, report func(int, driver.Renewal)) int {

@@ -209,7 +209,8 @@ func (l *lease) Release(ctx context.Context) error {
 	}
 	l.release = releasing
 	// Renewal stops before anything is sent.
-	if l.index >= 0 {
+	scheduled := l.index >= 0
+	if scheduled {
 		e.schedule.remove(l)
 	}
 	cause := l.overdueLocked(now)
@@ -226,8 +227,11 @@ func (l *lease) Release(ctx context.Context) error {
 		l.cancel(ErrReleased)
 		gone, result = e.free(ctx, l, left)
 	} else {
-		// It had ended before. After a loss the sweep is at its entry already; otherwise the entry is still there.
+		// It had ended before. After a loss its entry is for the sweep; otherwise it is still there.
 		l.cancel(cause)
+		if scheduled { // its end wasn't noticed by anybody else
+			e.ended(l)
+		}
 		if cause == ErrMaxHold || cause == errClosedLease {
 			gone, _ = e.free(ctx, l, left)
 		}

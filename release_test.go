@@ -2,11 +2,14 @@ package locker
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/leasekit/locker/driver"
 	"github.com/leasekit/locker/driver/memory"
 )
 
@@ -158,6 +161,37 @@ func TestReleaseOfALostLease(t *testing.T) {
 			t.Error("the next holder lost its lease")
 		}
 	})
+}
+
+// A release that comes before the schedule has seen the lease's end does what the schedule would have done: on a shared
+// session the entry would stay otherwise.
+func TestReleaseIsTheFirstToNotice(t *testing.T) {
+	for name, look := range map[string]func(Lease){
+		"Release": func(Lease) {},
+		"Err":     func(l Lease) { l.Context().Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				now := newSuspendable()
+				c := newLateConn(now)
+				var losses []error
+				hooks := Hooks{Lost: func(_ context.Context, ev Event) { losses = append(losses, ev.Err) }}
+				e := newEngine(driver.Info{SharedSession: true}, testTTL, settings{logger: slog.New(slog.DiscardHandler), hooks: hooks}, now.read).connected(c)
+				defer e.Close()
+				lease := mustAcquire(t, e, "a")
+				now.suspend(time.Hour)
+				look(lease)
+				wantErr(t, lease.Release(t.Context()), ErrLost)
+				synctest.Wait()
+				if n := c.freed.Load(); n != 1 {
+					t.Errorf("the entry was removed %d times, want once", n)
+				}
+				if len(losses) != 1 || !errors.Is(losses[0], ErrLost) {
+					t.Errorf("losses reported: %v, want one", losses)
+				}
+			})
+		})
+	}
 }
 
 // A lease that ended without Release is swept: at once after a loss, one TTL after MaxHold.
