@@ -7,6 +7,7 @@ import (
 	_ "github.com/leasekit/locker/driver/etcd"
 	_ "github.com/leasekit/locker/driver/file"
 	_ "github.com/leasekit/locker/driver/memory"
+	_ "github.com/leasekit/locker/driver/migrate"
 	_ "github.com/leasekit/locker/driver/redis"
 	_ "github.com/leasekit/locker/driver/zookeeper"
 )
