@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,6 +29,13 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
+	// Under nohup, or in the background of a script, these may be ignored, and whoever is started inherits that. Being
+	// notified ends it.
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	dir, err := os.MkdirTemp("", "locker-cli-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
