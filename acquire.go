@@ -347,6 +347,9 @@ func (e *engine) admit(w *wait, l *lease, hold driver.Hold) (ok bool, problem er
 		return false, problem
 	}
 	l.renewAt = grant.Sent.Add(e.interval())
+	if !e.info.SharedSession { // there Sent is of an earlier request
+		e.trip = now.Sub(grant.Sent)
+	}
 	e.schedule.add(l, now)
 	q := e.queues[l.name]
 	q.answered(ErrHeld)

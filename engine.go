@@ -39,6 +39,7 @@ type engine struct {
 	doing    sync.WaitGroup // leases that Do will release
 	queues   map[string]queue
 	schedule schedule
+	trip     time.Duration // from sending to the reply, of the newest grant or renewal
 	sweep    sweep
 	beat     heartbeat
 

@@ -25,6 +25,7 @@ type link struct {
 	mu      sync.Mutex
 	mode    mode
 	latency time.Duration // of each direction, at most; random
+	steady  bool          // each direction takes all of latency
 	fault   func(op string, name string) mode
 	calls   []call
 	inside  map[string]int // calls of TryLock and Lock under way, by name
@@ -102,14 +103,20 @@ func (n *link) over(ctx context.Context, op string, req driver.Request, apply fu
 		m = n.fault(op, req.Name)
 	}
 	n.calls = append(n.calls, call{op: op, name: req.Name, id: req.ID, at: time.Now()})
-	latency := n.latency
+	latency, way := n.latency, time.Duration(0)
+	if latency > 0 {
+		way = rand.N(latency)
+	}
+	if n.steady {
+		way = latency
+	}
 	n.mu.Unlock()
 	trip := func() error {
 		if latency == 0 {
 			return ctx.Err()
 		}
 		select {
-		case <-time.After(rand.N(latency)):
+		case <-time.After(way):
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -126,7 +133,7 @@ func (n *link) over(ctx context.Context, op string, req driver.Request, apply fu
 		// What was sent arrives, whether or not the caller still waits for it.
 		arrived := make(chan struct{})
 		go func() {
-			time.Sleep(rand.N(latency))
+			time.Sleep(way)
 			apply()
 			close(arrived)
 		}()

@@ -14,6 +14,12 @@ func (e *engine) renew(leases []*lease) {
 	defer e.work.Done()
 	holds := make([]driver.Hold, len(leases))
 	bound := e.ttl / 6
+	began := e.now()
+	e.mu.Lock()
+	if e.trip > e.ttl/12 {
+		bound = e.ttl / 3
+	}
+	e.mu.Unlock()
 	for i, l := range leases {
 		holds[i] = l.hold
 		if l.backoff > 0 {
@@ -28,7 +34,7 @@ func (e *engine) renew(leases []*lease) {
 			return
 		}
 		reported[i] = true
-		e.renewed(leases[i], r) // unlocks
+		e.renewed(leases[i], r, began) // unlocks
 	})
 	for i, l := range leases {
 		e.mu.Lock()
@@ -37,13 +43,14 @@ func (e *engine) renew(leases []*lease) {
 			continue
 		}
 		reported[i] = true
-		e.renewed(l, driver.Renewal{Err: errors.New("no result of its renewal")})
+		e.renewed(l, driver.Renewal{Err: errors.New("no result of its renewal")}, began)
 	}
 }
 
 // callRenew calls the driver's Renew, bounded by a sixth of the TTL, so that until the deadline there is time for more
-// attempts; by a third after one that failed, since a driver that has closed its connection for it needs several round
-// trips for the next, and on a slow network would never have them within a sixth.
+// attempts; by a third where half a sixth was too little before, since an attempt that is cut short on a slow network
+// proves nothing; and by a third after one that failed, since a driver that has closed its connection for it needs
+// several round trips for the next.
 func (e *engine) callRenew(holds []driver.Hold, bound time.Duration, report func(int, driver.Renewal)) {
 	e.beat.renewing(e.now())
 	ctx, stop := context.WithTimeout(e.ctx, max(bound, 10*time.Millisecond))
@@ -51,8 +58,8 @@ func (e *engine) callRenew(holds []driver.Hold, bound time.Duration, report func
 	e.beat.noted(e.conn.Renew(ctx, holds, report))
 }
 
-// renewed takes the result of a renewal into account. It is called with e.mu held and unlocks it.
-func (e *engine) renewed(l *lease, r driver.Renewal) {
+// renewed takes the result of a renewal that began at some time into account. It is called with e.mu held and unlocks it.
+func (e *engine) renewed(l *lease, r driver.Renewal, began driver.Instant) {
 	l.renewing = false
 	if l.index < 0 { // it was released or has ended meanwhile
 		e.mu.Unlock()
@@ -75,6 +82,7 @@ func (e *engine) renewed(l *lease, r driver.Renewal) {
 	}
 	hook := e.hooks.Renewed
 	if r.Err == nil {
+		e.trip = now.Sub(r.Sent)
 		l.mu.Lock()
 		if d := r.Sent.Add(r.TTL - e.margin); l.deadline.Before(d) {
 			l.deadline, l.ttl = d, r.TTL
@@ -82,8 +90,9 @@ func (e *engine) renewed(l *lease, r driver.Renewal) {
 		l.failed = nil
 		l.mu.Unlock()
 		l.backoff = 0
-		// Sent may lie back, where a backend confirms what it heard before. Don't ask more often for that.
-		l.renewAt = later(r.Sent.Add(e.interval()), now.Add(e.interval()*3/4))
+		// Sent may lie back, where a backend confirms what it heard before. Don't ask more often for that, nor less
+		// often because the answer took long.
+		l.renewAt = began.Add(e.interval())
 	} else {
 		hook = e.hooks.RenewalFailed
 		l.mu.Lock()
@@ -103,13 +112,6 @@ func (e *engine) renewed(l *lease, r driver.Renewal) {
 		}
 		e.report(hook, l.Context(), l, err)
 	}
-}
-
-func later(a, b driver.Instant) driver.Instant {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // ended does what is left to do when a lease has ended without Release: its entry must not stay.

@@ -320,3 +320,22 @@ func TestHooks(t *testing.T) {
 		}
 	})
 }
+
+// On a slow network each renewal takes longer than a sixth of the TTL. None is cut short for that.
+func TestRenewalOnASlowNetwork(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n := newLink(memory.New())
+		n.latency, n.steady = testTTL/10, true
+		failed := 0
+		hooks := Hooks{RenewalFailed: func(context.Context, Event) { failed++ }}
+		l := openLink(t, n, &Options{TTL: testTTL, Hooks: hooks})
+		lease := mustAcquire(t, l, "a")
+		time.Sleep(20 * testTTL)
+		if err := lease.Context().Err(); err != nil {
+			t.Errorf("lost: %v", context.Cause(lease.Context()))
+		}
+		if failed > 0 {
+			t.Errorf("%d renewals failed", failed)
+		}
+	})
+}
