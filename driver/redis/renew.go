@@ -76,11 +76,14 @@ func (c *conn) renewTogether(ctx context.Context, client redis.UniversalClient, 
 	for i, h := range holds {
 		keys[i], args[i+1] = h.key, h.value
 	}
-	var sent driver.Instant
-	reply, err := renewScript.run(ctx, client, func() { sent = c.cfg.Now() }, keys, args...)
-	if err != nil {
+	// The source goes along each time: it is short for so many keys, and a server that has forgotten the script would
+	// cost a round trip that a lease on a slow network doesn't have.
+	cmd := renewScript.command(ctx, true, keys, args...)
+	sent := c.cfg.Now()
+	if err := client.Process(ctx, cmd); err != nil {
 		return nil, err
 	}
+	reply := cmd.Val()
 	fields, ok := reply.([]any)
 	if !ok || len(fields) != len(holds) {
 		return nil, errors.New("the renewal script was answered with something else than one number a key")
