@@ -27,6 +27,9 @@ func TestConformance(t *testing.T) {
 			Stop: do(testserver.Kill), Start: do(testserver.Start),
 			Pause: do(testserver.Pause), Resume: do(testserver.Resume),
 		},
+		Excuses: map[string]string{
+			"EXP-18": "what proves a session lies a quarter of its timeout and two round trips back: docs/design.md says why",
+		},
 		RequireAll: true,
 	})
 }

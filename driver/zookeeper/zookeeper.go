@@ -192,7 +192,7 @@ func (c *connector) Info() driver.Info {
 		Correctness:   true,
 		MaxTTL:        math.MaxInt32 * time.Millisecond,
 		Granularity:   time.Millisecond,
-		RenewDivisor:  8, // the newest proof lies three renewals back: see contact
+		RenewDivisor:  10, // the newest proof lies three renewals back: see contact
 		SharedSession: true,
 	}
 }
