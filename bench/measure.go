@@ -15,8 +15,9 @@ import (
 type result struct {
 	Mode     string      `json:"mode"`
 	Subjects []string    `json:"subjects"`
-	Rates    [][]float64 `json:"rates"` // by subject, then by round
-	Stuck    []int       `json:"stuck"` // by subject: rounds in which it didn't come back
+	Rates    [][]float64 `json:"rates"`  // by subject, then by round
+	Stuck    []int       `json:"stuck"`  // by subject: rounds in which it didn't come back
+	Failed   []string    `json:"failed"` // by subject: why it could not be measured
 	peers    []bool
 }
 
@@ -26,22 +27,34 @@ const patience = time.Second
 // uncontended measures cycles by a number of goroutines, each of which has names of its own. In each round the subjects
 // come in another order.
 func uncontended(ctx context.Context, subjects []subject, goroutines int, o options) (result, error) {
-	r := result{Mode: fmt.Sprintf("%d goroutines, own names", goroutines), Rates: make([][]float64, len(subjects)), Stuck: make([]int, len(subjects))}
+	r := result{
+		Mode:  fmt.Sprintf("%d goroutines, own names", goroutines),
+		Rates: make([][]float64, len(subjects)), Stuck: make([]int, len(subjects)), Failed: make([]string, len(subjects)),
+	}
+	clients := make([]client, len(subjects))
 	measure := func(i int, d time.Duration) (float64, error) {
 		s := subjects[i]
 		round, stop := context.WithTimeout(ctx, d+patience)
 		defer stop()
-		perSecond, err := rate(round, s, goroutines, d)
-		if err != nil && s.peer && ctx.Err() == nil && round.Err() != nil {
-			r.Stuck[i]++ // a fault of another library's is shown, and doesn't end the run
-			err = nil
+		perSecond, err := rate(round, clients[i], goroutines, d)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || !s.peer: // a fault of another library's is shown, and doesn't end the run
+			return 0, fmt.Errorf("%s: %w", s.name, err)
+		case round.Err() != nil:
+			r.Stuck[i]++
+		default:
+			r.Failed[i] = err.Error()
 		}
-		if err != nil {
-			err = fmt.Errorf("%s: %w", s.name, err)
-		}
-		return perSecond, err
+		return perSecond, nil
 	}
 	for i, s := range subjects {
+		c, err := s.open(ctx, false)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer c.close()
+		clients[i] = c
 		r.Subjects, r.peers = append(r.Subjects, s.name), append(r.peers, s.peer)
 		if _, err := measure(i, o.warmup); err != nil {
 			return r, err
@@ -49,6 +62,9 @@ func uncontended(ctx context.Context, subjects []subject, goroutines int, o opti
 	}
 	for range o.rounds {
 		for _, i := range rand.Perm(len(subjects)) {
+			if r.Failed[i] != "" {
+				continue
+			}
 			perSecond, err := measure(i, o.round)
 			if err != nil {
 				return r, err
@@ -60,7 +76,7 @@ func uncontended(ctx context.Context, subjects []subject, goroutines int, o opti
 }
 
 // rate runs cycles for a while and returns how many there were per second.
-func rate(ctx context.Context, s subject, goroutines int, d time.Duration) (float64, error) {
+func rate(ctx context.Context, s client, goroutines int, d time.Duration) (float64, error) {
 	var (
 		wg    sync.WaitGroup
 		count atomic.Int64
@@ -95,7 +111,7 @@ func rate(ctx context.Context, s subject, goroutines int, d time.Duration) (floa
 func (r result) print(w io.Writer) {
 	best := -1
 	for i := range r.Rates {
-		if r.peers[i] && (best < 0 || median(r.Rates[i]) > median(r.Rates[best])) {
+		if r.peers[i] && r.Failed[i] == "" && (best < 0 || median(r.Rates[i]) > median(r.Rates[best])) {
 			best = i
 		}
 	}
@@ -105,6 +121,10 @@ func (r result) print(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	for i, rates := range r.Rates {
+		if r.Failed[i] != "" {
+			fmt.Fprintf(w, "%-22s fails: %.90s\n", r.Subjects[i], r.Failed[i])
+			continue
+		}
 		sorted := slices.Sorted(slices.Values(rates))
 		fmt.Fprintf(w, "%-22s %12.0f  %8.0f - %-8.0f %8.2f", r.Subjects[i], median(rates), sorted[len(sorted)/4],
 			sorted[len(sorted)*3/4], median(ratios(rates, r.Rates[0])))

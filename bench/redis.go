@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
@@ -16,7 +15,6 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/leasekit/locker"
-	"github.com/leasekit/locker/driver"
 	"github.com/leasekit/locker/driver/redis"
 )
 
@@ -33,53 +31,100 @@ func prepareRedis(ctx context.Context, o options) (*setup, error) {
 	if o.addr == "" {
 		o.addr = "127.0.0.1:16379"
 	}
-	var closers []func()
-	s := &setup{close: func() {
-		for _, c := range closers {
-			c()
-		}
-	}}
-	newClient := func() *goredis.Client {
-		c := goredis.NewClient(&goredis.Options{Addr: o.addr})
-		closers = append(closers, func() { c.Close() })
-		return c
-	}
-	fail := func(err error) (*setup, error) {
+	newClient := func() *goredis.Client { return goredis.NewClient(&goredis.Options{Addr: o.addr}) }
+	admin := newClient()
+	s := &setup{close: func() { admin.Close() }, ping: func(ctx context.Context) error { return admin.Ping(ctx).Err() }}
+	info, err := admin.Info(ctx, "server").Result()
+	if err != nil {
 		s.close()
 		return nil, err
 	}
-	raw := newClient()
-	info, err := raw.Info(ctx, "server").Result()
-	if err != nil {
-		return fail(err)
-	}
 	s.server = "Redis " + field(info, "redis_version") + " at " + o.addr
+	s.subjects = []subject{
+		{name: "raw go-redis", alone: true, settings: "SET NX PX, then EVALSHA compare-and-delete; default options",
+			open: func(context.Context, bool) (client, error) { return rawRedis(newClient(), o), nil }},
+		{name: "locker", settings: "locker.Open(redis://...): token, renewal and waiting", open: ofURL("redis://"+o.addr+"?prefix=bench-locker:", o)},
+		{name: "locker with client", settings: "the same with redis.New(client)", open: func(ctx context.Context, waits bool) (client, error) {
+			c, prefix := newClient(), "bench-client:"
+			cl, err := ofLocker(func(ctx context.Context) (locker.Locker, error) {
+				return locker.New(ctx, redis.New(c, &redis.Options{Prefix: &prefix}), &locker.Options{TTL: o.ttl})
+			})(ctx, waits)
+			end := cl.close
+			cl.close = func() { end(); c.Close() }
+			return cl, err
+		}},
+		{name: "driver alone", alone: true, settings: "the driver without the engine: token, no renewal", open: ofDriver("redis://"+o.addr+"?prefix=bench-driver:", o)},
+		{name: "redislock", peer: true, settings: "Obtain, no renewal; to wait: LinearBackoff(10 ms)",
+			open: func(_ context.Context, waits bool) (client, error) { return ofRedislock(newClient(), o, waits), nil }},
+		{name: "redsync", peer: true, settings: "one pool, default options, no renewal; to wait: as many tries as it takes",
+			open: func(_ context.Context, waits bool) (client, error) { return ofRedsync(newClient(), o, waits), nil }},
+		{name: "rueidislock", peer: true, settings: "KeyMajority 1, NoLoopTracking (Redis >= 7.0.5), client-side caching on",
+			open: func(context.Context, bool) (client, error) { return ofRueidislock(o) }},
+	}
+	return s, nil
+}
 
-	ours, err := locker.Open(ctx, "redis://"+o.addr+"?prefix=bench-locker:", &locker.Options{TTL: o.ttl})
-	if err != nil {
-		return fail(err)
+func rawRedis(c *goredis.Client, o options) client {
+	return client{
+		acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			key, value := "bench-raw:"+name, random()
+			ok, err := c.SetNX(ctx, key, value, o.ttl).Result()
+			if err == nil && !ok {
+				err = errHeld
+			}
+			return func(ctx context.Context) error {
+				n, err := compareAndDelete.Run(ctx, c, []string{key}, value).Int()
+				if err == nil && n != 1 {
+					err = errNotHeld
+				}
+				return err
+			}, err
+		},
+		close: func() { c.Close() },
 	}
-	closers = append(closers, func() { ours.Close() })
-	prefix := "bench-client:"
-	brought, err := locker.New(ctx, redis.New(newClient(), &redis.Options{Prefix: &prefix}), &locker.Options{TTL: o.ttl})
-	if err != nil {
-		return fail(err)
-	}
-	closers = append(closers, func() { brought.Close() })
+}
 
-	connector, err := driver.Parse("redis://" + o.addr + "?prefix=bench-driver:")
-	if err != nil {
-		return fail(err)
+func ofRedislock(c *goredis.Client, o options, waits bool) client {
+	obtainer := redislock.New(c)
+	var opts *redislock.Options
+	if waits {
+		opts = &redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)}
 	}
-	alone, err := withDriver(ctx, connector, o)
-	if err != nil {
-		return fail(err)
+	return client{
+		acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			lock, err := obtainer.Obtain(ctx, "bench-redislock:"+name, o.ttl, opts)
+			if err != nil {
+				return nil, err
+			}
+			return lock.Release, nil
+		},
+		close: func() { c.Close() },
 	}
-	closers = append(closers, func() { alone.Close() })
+}
 
-	pool := redsync.New(redsyncpool.NewPool(newClient()))
-	obtainer := redislock.New(newClient())
-	rueidis, err := rueidislock.NewLocker(rueidislock.LockerOption{
+func ofRedsync(c *goredis.Client, o options, waits bool) client {
+	pool := redsync.New(redsyncpool.NewPool(c))
+	return client{
+		acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			mutex := pool.NewMutex("bench-redsync:"+name, redsync.WithExpiry(o.ttl))
+			err := mutex.LockContext(ctx)
+			for waits && errors.Is(err, redsync.ErrFailed) && ctx.Err() == nil {
+				err = mutex.LockContext(ctx)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error {
+				_, err := mutex.UnlockContext(ctx)
+				return err
+			}, nil
+		},
+		close: func() { c.Close() },
+	}
+}
+
+func ofRueidislock(o options) (client, error) {
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption:   rueidis.ClientOption{InitAddress: []string{o.addr}},
 		KeyMajority:    1,
 		KeyValidity:    o.ttl,
@@ -87,56 +132,18 @@ func prepareRedis(ctx context.Context, o options) (*setup, error) {
 		KeyPrefix:      "bench-rueidislock",
 	})
 	if err != nil {
-		return fail(err)
+		return client{}, err
 	}
-	closers = append(closers, rueidis.Close)
-
-	s.subjects = []subject{
-		{name: "raw go-redis", settings: "SET NX PX, then EVALSHA compare-and-delete; default options", acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
-			var b [16]byte
-			rand.Read(b[:])
-			key, value := "bench-raw:"+name, hex.EncodeToString(b[:])
-			ok, err := raw.SetNX(ctx, key, value, o.ttl).Result()
-			if err == nil && !ok {
-				err = errors.New("held")
-			}
-			return func(ctx context.Context) error {
-				n, err := compareAndDelete.Run(ctx, raw, []string{key}, value).Int()
-				if err == nil && n != 1 {
-					err = errors.New("not held")
-				}
-				return err
-			}, err
-		}},
-		{name: "locker", settings: "locker.Open(redis://...): token, renewal and hints", acquire: withLocker(ours)},
-		{name: "locker with client", settings: "the same with redis.New(client)", acquire: withLocker(brought)},
-		{name: "driver alone", settings: "the driver without the engine: token and hints, no renewal", acquire: withConn(alone)},
-		{name: "redislock", peer: true, settings: "Obtain without retry, no renewal", acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
-			lock, err := obtainer.Obtain(ctx, "bench-redislock:"+name, o.ttl, nil)
-			if err != nil {
-				return nil, err
-			}
-			return lock.Release, nil
-		}},
-		{name: "redsync", peer: true, settings: "one pool, default options, no renewal", acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
-			mutex := pool.NewMutex("bench-redsync:"+name, redsync.WithExpiry(o.ttl))
-			if err := mutex.LockContext(ctx); err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error {
-				_, err := mutex.UnlockContext(ctx)
-				return err
-			}, nil
-		}},
-		{name: "rueidislock", peer: true, settings: "KeyMajority 1, NoLoopTracking (Redis >= 7.0.5), client-side caching on", acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
-			_, cancel, err := rueidis.WithContext(ctx, name)
+	return client{
+		acquire: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			_, cancel, err := l.WithContext(ctx, name)
 			if err != nil {
 				return nil, err
 			}
 			return func(context.Context) error { cancel(); return nil }, nil
-		}},
-	}
-	return s, nil
+		},
+		close: l.Close,
+	}, nil
 }
 
 func field(info, key string) string {
