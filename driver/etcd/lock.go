@@ -15,14 +15,14 @@ import (
 	"github.com/leasekit/locker/driver"
 )
 
-// TryLock implements driver.Conn with one transaction: if there is no key under the name's folder, create this one's.
+// TryLock implements driver.Conn with one transaction: if there is no key under the name's folder, create this one's. Only
+// if there is one, another request looks what it is: branches that aren't taken cost the server a tenth of its work.
 func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, error) {
 	folder, key := c.folder(req.Name), c.key(req)
 	s, cl, resp, err := c.enter(ctx, req, func(ctx context.Context, s *session) (*clientv3.TxnResponse, error) {
 		return c.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(folder).WithPrefix(), "=", 0)).
 			Then(clientv3.OpPut(key, value(req), clientv3.WithLease(s.id)), clientv3.OpGet(c.offsetKey())).
-			Else(clientv3.OpGet(key), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).
 			Commit()
 	})
 	if err != nil {
@@ -31,10 +31,17 @@ func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, er
 	if resp.Succeeded {
 		return c.granted(ctx, req, s, cl, resp.Header.Revision, kvs(resp, 1))
 	}
+	look, stop := bounded(ctx)
+	defer stop()
+	resp, err = c.client.Txn(look).Then(clientv3.OpGet(key), c.getFirst(folder), clientv3.OpGet(c.offsetKey())).Commit()
+	if err != nil {
+		return nil, c.refused(ctx, key, c.classify(err))
+	}
 	own, first := kvs(resp, 0), kvs(resp, 1)
 	switch {
-	case len(first) == 0:
-		return nil, errors.New("etcd: the server contradicts itself: the folder is neither empty nor not")
+	case len(first) == 0: // freed between the two requests
+		c.drop(ctx, key)
+		return nil, driver.ErrHeld
 	case len(own) > 0 && own[0].Lease != int64(s.id):
 		return nil, c.evict(ctx, own[0])
 	case len(own) > 0 && first[0].CreateRevision == own[0].CreateRevision:
@@ -203,26 +210,33 @@ type hold struct {
 	rev     int64 // that created the key; every change of it moves the key's modification revision
 	grant   driver.Grant
 
-	mu     sync.Mutex
-	unsure bool // a release was sent and its outcome isn't known
+	mu       sync.Mutex
+	unsure   bool // a release was sent and its outcome isn't known
+	replaced bool // a renewal has found the key changed or gone
 }
 
 // Grant implements driver.Hold.
 func (h *hold) Grant() driver.Grant { return h.grant }
 
-// Release implements driver.Hold: it deletes the key if nobody has touched it since the grant.
+// Release implements driver.Hold: it deletes the key. No condition is needed, and one would cost the server a sixth of its
+// work: the identity in the key's name is this acquisition's alone. Only what a renewal has found there, written over the
+// entry by hand, is left alone.
 func (h *hold) Release(ctx context.Context) error {
 	c := h.conn
 	if h.session.ctx.Err() != nil {
 		c.drop(ctx, h.key)
 		return context.Cause(h.session.ctx)
 	}
+	h.mu.Lock()
+	replaced := h.replaced
+	h.mu.Unlock()
+	if replaced {
+		c.drop(ctx, h.key)
+		return fmt.Errorf("%w: the key %q was deleted or replaced", driver.ErrNotHeld, h.key)
+	}
 	ctx, stop := context.WithTimeout(bare(ctx), attempt/2) // so that the engine's next attempt, to another member, has time
 	defer stop()
-	resp, err := c.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(h.key), "=", h.rev)).
-		Then(clientv3.OpDelete(h.key)).
-		Commit()
+	resp, err := c.client.Delete(ctx, h.key)
 	h.mu.Lock()
 	unsure := h.unsure
 	h.unsure = unsure || err != nil
@@ -231,8 +245,8 @@ func (h *hold) Release(ctx context.Context) error {
 		return c.classify(err)
 	}
 	c.drop(ctx, h.key)
-	if !resp.Succeeded && !unsure {
-		return fmt.Errorf("%w: the key %q was deleted or replaced", driver.ErrNotHeld, h.key)
+	if resp.Deleted == 0 && !unsure {
+		return fmt.Errorf("%w: the key %q was deleted", driver.ErrNotHeld, h.key)
 	}
 	return nil
 }

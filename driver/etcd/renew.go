@@ -173,6 +173,9 @@ func (c *conn) prove(ctx context.Context, holds []*hold) []error {
 		if err == nil {
 			if kv := kvs(resp, i); len(kv) == 0 || kv[0].ModRevision != h.rev {
 				errs[i] = fmt.Errorf("%w: the key %q was deleted or replaced", driver.ErrNotHeld, h.key)
+				h.mu.Lock()
+				h.replaced = true
+				h.mu.Unlock()
 			}
 		}
 	}
