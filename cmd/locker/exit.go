@@ -12,6 +12,7 @@ import (
 // Exit codes of locker itself. Where sysexits(3) has one of the same meaning it is that. A command's own code is passed
 // on, so that the help lists them.
 const (
+	exitUnfit       = 1 // doctor: something is wrong
 	exitUsage       = 64
 	exitUnavailable = 69
 	exitDenied      = 73
@@ -34,6 +35,21 @@ const exitCodesHelp = `Exit codes:
   126      the command was found and cannot be run
   127      the command was not found
   128 + n  signal n ended the wait for the lock; the command was not started`
+
+const lookCodesHelp = `Exit codes:
+  0   the backend has answered
+  64  wrong usage
+  69  the backend could not be asked
+  73  the backend denies access
+  78  wrong configuration: the URL, or what stands where the lock should be`
+
+const doctorCodesHelp = `Exit codes:
+  0   nothing is wrong; there may be notes, and without --strict warnings
+  1   there is a failure, or with --strict a warning
+  64  wrong usage
+  69  the backend could not be asked
+  73  the backend denies access
+  78  wrong configuration: the URL is wrong, or doesn't fit the server`
 
 // exitError ends the program with a code. Its text is printed unless --quiet is given.
 type exitError struct {

@@ -19,6 +19,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/leasekit/locker/internal/testserver"
 )
@@ -63,6 +65,7 @@ type place struct {
 func places(t *testing.T, f func(t *testing.T, p place)) {
 	t.Run("file", func(t *testing.T) { f(t, filePlace(t)) })
 	t.Run("redis", func(t *testing.T) { f(t, redisPlace(t)) })
+	t.Run("etcd", func(t *testing.T) { f(t, etcdPlace(t)) })
 }
 
 func filePlace(t *testing.T) place {
@@ -88,6 +91,24 @@ func redisPlace(t *testing.T) place {
 			n, err := c.Del(context.Background(), prefix+lock).Result()
 			require.NoError(t, err)
 			require.EqualValues(t, 1, n)
+		},
+	}
+}
+
+func etcdPlace(t *testing.T) place {
+	s := testserver.Need(t, testserver.Etcd)
+	prefix := "/cli-" + rand.Text()
+	return place{
+		name: "etcd",
+		url:  s.URL("etcd") + prefix,
+		gone: ttl + time.Second,
+		lose: func(t *testing.T, lock string) {
+			c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Addr}, Logger: zap.NewNop()})
+			require.NoError(t, err)
+			defer c.Close()
+			r, err := c.Delete(context.Background(), prefix+"/"+lock+"/", clientv3.WithPrefix())
+			require.NoError(t, err)
+			require.EqualValues(t, 1, r.Deleted)
 		},
 	}
 }

@@ -29,7 +29,7 @@ func TestEnvironment(t *testing.T) {
 			require.NotContains(t, env, key, "given twice")
 			env[key] = value
 		}
-		kind := map[string]string{"file": "correctness", "redis": "efficiency"}[p.name]
+		kind := map[string]string{"file": "correctness", "redis": "efficiency", "etcd": "correctness"}[p.name]
 		require.Equal(t, []string{"a job", p.name, kind, "kept"}, []string{env["LOCKER_NAME"], env["LOCKER_BACKEND"], env["LOCKER_KIND"], env["OTHER"]})
 		first, err := strconv.ParseUint(env["LOCKER_TOKEN"], 10, 63)
 		require.NoError(t, err)

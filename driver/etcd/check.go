@@ -101,9 +101,9 @@ func (c *conn) checkSize(ctx context.Context) driver.Finding {
 	}
 	if voters < 3 {
 		return driver.Finding{Check: "members", Severity: driver.Note,
-			Detail: fmt.Sprintf("%d members with a vote: none of them may fail", voters), Advice: "three members let locks go on while one is away"}
+			Detail: fmt.Sprintf("members with a vote: %d, of which none may fail", voters), Advice: "three members let locks go on while one is away"}
 	}
-	return pass("members", "%d members with a vote, of which %d may fail", voters, (voters-1)/2)
+	return pass("members", "members with a vote: %d, of which %d may fail", voters, (voters-1)/2)
 }
 
 // checkRights tries what a lock needs, on a name of its own.

@@ -62,6 +62,7 @@ type conn struct {
 var (
 	_ driver.Conn      = (*conn)(nil)
 	_ driver.Inspector = (*conn)(nil)
+	_ driver.Checker   = (*conn)(nil)
 )
 
 // attempt is a TryLock under way, or the entry that it got. It stays until the entry is released, so that the same ID

@@ -13,6 +13,7 @@ var (
 	_ driver.Queuer    = (*conn)(nil)
 	_ driver.Advancer  = (*conn)(nil)
 	_ driver.Inspector = (*conn)(nil)
+	_ driver.Checker   = (*conn)(nil)
 )
 
 // conn is one client of a store.
