@@ -111,7 +111,7 @@ func (f *runFlags) runArgs(ctx context.Context, args []string) error {
 	defer closeSoon(l)
 
 	signals := notify()
-	lease, err := f.acquire(ctx, l, name, signals)
+	lease, err := f.acquire(ctx, l, rawURL, name, signals)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (f *runFlags) graceFor(rawURL string) (time.Duration, error) {
 }
 
 // acquire waits for the lock as the flags say. A signal ends the wait.
-func (f *runFlags) acquire(ctx context.Context, l locker.Locker, name string, signals *signals) (locker.Lease, error) {
+func (f *runFlags) acquire(ctx context.Context, l locker.Locker, rawURL, name string, signals *signals) (locker.Lease, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	got := make(chan os.Signal, 1)
@@ -188,9 +188,20 @@ func (f *runFlags) acquire(ctx context.Context, l locker.Locker, name string, si
 	if f.verbose {
 		f.say("acquiring %q", name)
 	}
+	wiped := make(chan struct{})
+	if f.noWait || f.quiet || f.verbose || watchedWidth() == 0 {
+		close(wiped)
+	} else {
+		line := &waitingLine{out: os.Stderr, width: watchedWidth, name: name, rawURL: rawURL}
+		go func() {
+			defer close(wiped)
+			line.show(ctx)
+		}()
+	}
 	lease, err := l.Acquire(ctx, name, opts...)
 	cancel()
 	<-stopped
+	<-wiped
 	select {
 	case s := <-got:
 		if err == nil {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/leasekit/locker/driver"
 )
 
 // terminalSession is a process that leads a session on a terminal of its own.
@@ -91,6 +93,52 @@ func TestCLI14Terminal(t *testing.T) {
 	s.press("\x03")
 	require.Equal(t, 130, s.code(), "^C reaches the command")
 	require.Empty(t, s.marked())
+}
+
+// While locker waits, one line says for whom, and it is gone before the command prints anything.
+func TestWaitingLine(t *testing.T) {
+	places(t, func(t *testing.T, p place) {
+		holder := p.holding(t, "--ttl", "30s", "job", "sh", "-c", "echo; exec sleep 1000")
+		quiet := p.command(t, "run", "job", "echo", "mine").start()
+		s := onTerminal(t, p, binary, "run", "job", "echo", "mine")
+		host, err := os.Hostname()
+		require.NoError(t, err)
+		s.shows(`locker: waiting for "job", held by ` + host + ":" + strconv.Itoa(holder.Process.Pid) + " for ")
+		first := s.shown()
+		eventually(t, "it is kept up to date", func() bool { return s.shown() != first })
+		s.press("unread\n")
+		holder.signal(syscall.SIGTERM)
+		holder.code()
+		require.Equal(t, 0, s.code())
+		s.shows("mine")
+		require.Regexp(t, `\r {40,}\rmine\r\n$`, s.shown(), "the line is wiped away")
+		require.Equal(t, 0, quiet.code())
+		require.Equal(t, "mine\n", quiet.stdout())
+		require.Empty(t, quiet.stderr(), "without a terminal nothing is said")
+	})
+	for _, flag := range []string{"--quiet", "--no-wait"} {
+		p := filePlace(t)
+		p.holding(t, "job", "sh", "-c", "echo; exec sleep 1000")
+		s := onTerminal(t, p, binary, "run", flag, "--wait", "2s", "job", "true")
+		if flag == "--no-wait" {
+			s = onTerminal(t, p, binary, "run", flag, "job", "true")
+		}
+		require.Equal(t, 75, s.code())
+		require.NotContains(t, s.shown(), "waiting for")
+	}
+}
+
+// A name and a label from elsewhere can't move the cursor.
+func TestWaitingText(t *testing.T) {
+	w := &waitingLine{name: "a\x1b[2J"}
+	text := w.text(driver.Entry{Held: true, Owner: "b\rc", Since: time.Now().Add(-time.Hour), Waiters: 3}, nil, 5*time.Second)
+	require.Equal(t, `locker: waiting for "a\x1b[2J", held by "b\rc" for 1h0m0s, 3 waiting (5s)`, text)
+	var out strings.Builder
+	w.out, w.width = &out, func() int { return 10 }
+	w.print(text)
+	w.print("ab")
+	w.print("")
+	require.Equal(t, "\rlocker: w\rab       \r  \r", out.String())
 }
 
 // A script without job control has the terminal again after the command.
