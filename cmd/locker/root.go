@@ -24,7 +24,7 @@ func newRoot(getenv func(string) string) *cobra.Command {
 	var url urlFlag
 	url.getenv = getenv
 	url.register(root.PersistentFlags())
-	root.AddCommand(newRun(&url), newInspect(&url), newList(&url), newDoctor(&url), newVersion())
+	root.AddCommand(newRun(&url), newInspect(&url), newList(&url), newDoctor(&url), newMan(root), newVersion())
 	return root
 }
 
