@@ -88,7 +88,8 @@ type Admin struct {
 	Replace func(ctx context.Context, name string) error
 	// EndSession ends the session, or the server's lease, of the holder of a name.
 	EndSession func(ctx context.Context, name string) error
-	// DropWaiter removes the queue entry of the one who waits for a name, or ends its session.
+	// DropWaiter removes the queue entry of the one who waits for a name, or ends its session. The waiter's Owner is the
+	// name.
 	DropWaiter func(ctx context.Context, name string) error
 	// Occupy puts something that isn't a lock where the entry of a name would stand. check returns an error if it isn't
 	// what it was, and removes it.

@@ -12,7 +12,7 @@ var exclusionCases = []testCase{
 	{name: "EXCLUSION-1", rule: "Under contention a name has one holder at a time, and tokens rise in the order of the grants.", run: contention},
 	{name: "EXCLUSION-2", rule: "Of several that try a free name in the same moment, at most one is granted it.", run: tryTogether},
 	{name: "OWN-01", rule: "Acquire returns a live lease or an error; an acquisition that was cancelled or timed out is an error that matches the context's.", run: cancelledIsNoSuccess},
-	{name: "OWN-02", rule: "A waiter whose place in the queue is gone isn't granted the name on it: it queues anew or fails.", needs: []need{needDropWaiter}, run: deadQueueEntry},
+	{name: "OWN-02", rule: "A waiter whose place in the queue or session is gone isn't granted the name on it: it queues anew or fails.", needs: []need{needDropWaiter}, run: deadQueueEntry},
 	{name: "OWN-05", rule: "A holder whose lease has expired doesn't touch the next holder's entry when it releases.", needs: []need{needTakeOver}, run: staleRelease},
 	{name: "OWN-06", rule: "A definite answer that the entry is gone ends the lease at once, not at its deadline.", needs: []need{needDelete}, run: goneEndsAtOnce},
 	{name: "OWN-07", rule: "Each acquisition has an identity of its own; an owner label that two processes share grants nothing.", run: sameLabel},
@@ -131,7 +131,7 @@ func cancelledIsNoSuccess(e *env) {
 
 func deadQueueEntry(e *env) {
 	name := e.name("queue")
-	a, b, c := e.open(), e.open(), e.open()
+	a, b, c := e.open(), e.open(func(o *locker.Options) { o.Owner = name }), e.open()
 	w := &witness{}
 	held := e.acquire(a, name)
 	inA := w.enter("A", held)

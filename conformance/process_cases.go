@@ -15,6 +15,19 @@ func frozenHolder(e *env) {
 	e.sleep(e.ttl / 2)
 	a.freeze()
 	frozen := time.Now()
+	if e.b.ProcessBound {
+		// Nobody else is granted the name while the process exists, but the lease has ended all the same.
+		e.sleep(time.Until(frozen.Add(2 * e.ttl)))
+		e.held(b, name)
+		a.thaw()
+		a.expect("lost")
+		next := e.acquireWithin(e.b.TakeOver+e.patience, b, name)
+		e.Greater(next.Token(), first)
+		w.enter("B", next).write()
+		e.judged(w)
+		e.release(next)
+		return
+	}
 	next := e.acquireWithin(e.b.TakeOver+e.patience, b, name)
 	v := w.enter("B", next)
 	v.write()

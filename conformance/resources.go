@@ -92,7 +92,7 @@ func goroutinesEnd(e *env) {
 	c, other := e.open(), e.open()
 	busy := e.name("busy")
 	e.acquire(other, busy)
-	e.flat(times(2, 20), func() {
+	e.flat(times(2, 25), func() {
 		for i := range 20 {
 			e.free(c, e.name(fmt.Sprint("n", i%7)))
 		}
@@ -172,7 +172,7 @@ func manyLeases(e *env) {
 	}
 	wg.Wait()
 	conns := c.link.Conns()
-	e.sleep(6 * e.ttl)
+	e.sleep(time.Duration(times(4, 9)) * e.ttl) // they were renewed
 	for _, l := range leases {
 		e.alive(l)
 	}

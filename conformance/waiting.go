@@ -85,7 +85,7 @@ func lostReply(e *env) {
 }
 
 func hintLost(e *env) {
-	for range times(1, 30) {
+	for range times(1, 100) {
 		name := e.name(newTag())
 		ttl := 60 * e.ttl // nothing expires soon
 		a, b := e.open(withTTL(ttl)), e.open(withTTL(ttl))
@@ -121,16 +121,17 @@ func waitBudget(e *env) {
 	name := e.name("budget")
 	a, b := e.open(), e.open()
 	e.acquire(a, name)
-	budget := 2 * e.ttl
+	budget := time.Duration(times(2, 10)) * e.ttl
 	maxWait := e.open()
 	for _, c := range []*client{b, maxWait} {
 		e.held(c, name) // they are connected
 	}
 	w := e.waitFor(budget, b, name)
 	w2 := e.wait(maxWait, name, locker.WithMaxWait(budget))
-	for range 3 { // others come and go, and wake those who wait
-		c := e.open()
-		e.waitFor(budget/8, c, name).refused(e.patience, context.DeadlineExceeded)
+	// Others come and go, and wake those who wait.
+	others := []*client{e.open(), e.open(), e.open()}
+	for i := range times(3, 50) {
+		e.waitFor(e.ttl/6, others[i%len(others)], name).refused(e.patience, context.DeadlineExceeded)
 	}
 	err := w.refused(budget+e.patience, locker.ErrHeld, context.DeadlineExceeded)
 	e.NotErrorIs(err, locker.ErrUnavailable)

@@ -32,8 +32,6 @@ func TestConformance(t *testing.T) {
 			"Admin.EndSession": "there are no sessions",
 			"Admin.Sessions":   "there are no sessions",
 			"Admin.DropWaiter": "there is no queue",
-			"EXP-01":           "a frozen process keeps its lock, and nobody else is granted it",
-			"EXP-09":           "an entry has no TTL: it ends with its process",
 			"WAIT-16":          "a look at a file is a system call, and no server has to answer it",
 			"FAULTS-1":         "a system call does not arrive after its caller has gone",
 		},

@@ -12,7 +12,7 @@ import (
 func TestConformance(t *testing.T) {
 	conformance.Contender()
 	s := testserver.Private(t, testserver.ZooKeeper, nil)
-	const ttl, tick = 3 * time.Second, 200 * time.Millisecond
+	const ttl, tick = 2 * time.Second, 200 * time.Millisecond
 	do := func(a testserver.Action) func(context.Context, int) error {
 		return func(ctx context.Context, _ int) error { return s.Do(ctx, a) }
 	}
