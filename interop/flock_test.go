@@ -103,6 +103,11 @@ func TestFlockHolds(t *testing.T) {
 		_, err := l.Acquire(t.Context(), "job")
 		granted <- err
 	}()
+	select {
+	case err := <-granted:
+		t.Fatalf("Acquire returned %v while flock(1) held", err)
+	case <-time.After(100 * time.Millisecond):
+	}
 	in.Close() // it ends, and the kernel frees its lock
 	require.NoError(t, <-granted)
 }

@@ -179,7 +179,11 @@ func TestRedis(t *testing.T) {
 					}
 					granted <- err
 				}()
-				time.Sleep(100 * time.Millisecond)
+				select {
+				case err := <-granted:
+					t.Fatalf("Acquire returned %v while %s held", err, other.name)
+				case <-time.After(100 * time.Millisecond):
+				}
 				require.NoError(t, release(t.Context()))
 				released := time.Now()
 				require.NoError(t, <-granted)
