@@ -30,9 +30,10 @@ func (c *conn) dial(cn *connector) error {
 	l := &link{endpoints: cn.endpoints, plain: cn.tls == nil, last: make(map[string]error)}
 	opts := []grpc.DialOption{
 		grpc.WithContextDialer(l.dial),
-		// A server that comes back is found within a second, whatever time it was away.
+		// A server that comes back is found within a second, whatever time it was away, and sooner where a TTL is short:
+		// a renewal after it must still be in time, and requests fail until then.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: min(time.Second, max(50*time.Millisecond, c.cfg.TTL/30))},
 			MinConnectTimeout: 2 * time.Second,
 		}),
 	}
