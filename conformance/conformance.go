@@ -8,7 +8,7 @@
 //
 // A case never fails because a machine is slow: lower bounds of times are exact, upper ones are generous multiples of the
 // TTL, and what nobody can see from outside without a race is judged by records made in an order that proves it (see
-// witness.go). A case that fails while the machine stood still for a good part of the TTL is run again.
+// witness.go). A case that fails while the machine or the server stood still for a good part of the TTL is run again.
 //
 // Cases run several at a time. LOCKER_TEST_LONG=1 repeats many of them a hundred times and more.
 package conformance
@@ -80,7 +80,8 @@ type Backend struct {
 // Admin acts on the backend directly, without the library. Each function may be nil. Names are lock names, as they are
 // given to Acquire.
 type Admin struct {
-	// Entry returns the entry by which a name is held, and the zero Entry if there is none.
+	// Entry returns the entry by which a name is held, and the zero Entry if there is none. The suite also calls it all the
+	// time, to see how soon the server answers.
 	Entry func(ctx context.Context, name string) (Entry, error)
 	// Delete removes the entry by which a name is held, as an operator does by mistake.
 	Delete func(ctx context.Context, name string) error

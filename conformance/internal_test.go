@@ -2,10 +2,12 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasekit/locker"
@@ -156,4 +158,25 @@ func TestMachineNotesAStall(t *testing.T) {
 	m = watchMachine(false)
 	time.Sleep(3 * heartbeat)
 	require.Less(t, m.stop(), time.Minute)
+}
+
+func TestPulseNotesASlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &pulse{}
+		slow := func(d time.Duration, err error) func(context.Context) error {
+			return func(context.Context) error { time.Sleep(d); return err }
+		}
+		began := time.Now()
+		p.ask(t.Context(), slow(time.Second, nil))
+		p.ask(t.Context(), slow(3*time.Second, nil))
+		require.Equal(t, 3*time.Second, p.worst(began))
+		later := time.Now()
+		p.ask(t.Context(), slow(2*time.Second, errors.New("connection refused")))
+		require.Zero(t, p.worst(later), "a server that refuses isn't slow")
+		go p.ask(t.Context(), slow(7*time.Second, nil))
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 5*time.Second, p.worst(later), "the answer isn't there yet")
+		time.Sleep(3 * time.Second)
+		require.Zero(t, (*pulse)(nil).worst(began))
+	})
 }

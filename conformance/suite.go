@@ -17,13 +17,14 @@ import (
 
 const (
 	atOnce   = 8 // cases that run at the same time: most of them wait for a TTL
-	attempts = 3 // of a case while the machine stalls
+	attempts = 5 // of a case while the machine stalls
 )
 
 // suite is one run of the cases against a backend.
 type suite struct {
 	b        Backend
 	process  *processes // nil under Check
+	pulse    *pulse     // nil before the first case
 	virtual  bool
 	ignored  []goleak.Option
 	before   map[string]int // goroutines by what has created them
@@ -80,6 +81,7 @@ func (s *suite) run(ctx context.Context, chosen []testCase) iter.Seq[result] {
 			s.sessions = n
 		}
 	}
+	s.pulse = s.watchServer()
 	results := make([]chan result, len(chosen))
 	for i := range results {
 		results[i] = make(chan result, 1)
@@ -105,6 +107,7 @@ func (s *suite) run(ctx context.Context, chosen []testCase) iter.Seq[result] {
 		}
 	}()
 	return func(yield func(result) bool) {
+		defer s.pulse.stop()
 		for _, r := range results {
 			if !yield(<-r) {
 				return
@@ -128,14 +131,14 @@ func (s *suite) result(ctx context.Context, c testCase) result {
 	}
 	var stalls []string
 	for attempt := 1; ; attempt++ {
-		m := watchMachine(s.virtual)
+		m, began := watchMachine(s.virtual), time.Now()
 		r := s.once(ctx, c)
-		stall := m.stop()
-		if len(r.failures) == 0 || stall < s.b.TTL/4 || attempt == attempts {
+		stall := max(m.stop(), s.pulse.worst(began))
+		if len(r.failures) == 0 || stall < s.b.TTL/8 || attempt == attempts {
 			r.notes = append(r.notes, stalls...)
 			return r
 		}
-		stalls = append(stalls, fmt.Sprintf("run again, since the machine stood still for %v: %s", stall.Round(time.Millisecond), r.failures[0]))
+		stalls = append(stalls, fmt.Sprintf("run again, since the machine or the server stood still for %v: %s", stall.Round(time.Millisecond), r.failures[0]))
 	}
 }
 

@@ -205,7 +205,7 @@ func monitor(t testing.TB, addr string) (stop func() []string) {
 func TestOWN06LossIsNoticed(t *testing.T) {
 	s := testserver.Need(t, testserver.Redis)
 	a := client(t, s)
-	const ttl = 6 * time.Second
+	const ttl = 12 * time.Second
 	l := open(t, s.URL("redis"), ttl)
 	for what, spoil := range map[string]func(key string){
 		"deleted":  func(key string) { a.Del(t.Context(), key) },
@@ -250,7 +250,7 @@ func TestOWN16Failover(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	const ttl = 6 * time.Second
+	const ttl = 12 * time.Second
 	first, second := open(t, "redis://"+p.Addr(), ttl), open(t, "redis://"+p.Addr(), ttl)
 	if first.Kind() != locker.Efficiency {
 		t.Error(first.Kind())
@@ -286,7 +286,7 @@ func TestOWN16Failover(t *testing.T) {
 func TestRES01WaitersDontStarveHolders(t *testing.T) {
 	s := testserver.Private(t, testserver.Redis, nil)
 	blocker := client(t, s)
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second
 	small := goredis.NewClient(&goredis.Options{Addr: s.Addr, PoolSize: 2})
 	defer small.Close()
 	for what, make := range map[string]func() (locker.Locker, error){
@@ -318,7 +318,7 @@ func TestRES01WaitersDontStarveHolders(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(3 * ttl)
+			time.Sleep(2 * ttl)
 			for _, lease := range leases {
 				if err := lease.Context().Err(); err != nil {
 					t.Error(context.Cause(lease.Context()))
