@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -61,11 +62,18 @@ func closeWhilePaused(e *env) {
 }
 
 func closeInUse(e *env) {
+	for range times(1, 20) {
+		closeAfter(e, newTag(), rand.N(e.ttl*2/3))
+	}
+}
+
+// closeAfter closes a Locker while many use it, on names with a tag of their own.
+func closeAfter(e *env, tag string, d time.Duration) {
 	const names = 4
 	a, b := e.open(), e.open()
 	var wg sync.WaitGroup
 	for i := range times(20, 50) {
-		name := e.name(fmt.Sprint("loop", i%names))
+		name := e.name(fmt.Sprint(tag, "loop", i%names))
 		wg.Go(func() {
 			for {
 				l, err := a.Acquire(e.ctx, name)
@@ -81,10 +89,10 @@ func closeInUse(e *env) {
 			}
 		})
 	}
-	held := e.acquire(a, e.name("held"))
-	e.acquire(b, e.name("theirs"))
-	w := e.wait(a, e.name("theirs"))
-	e.sleep(e.ttl / 3)
+	held := e.acquire(a, e.name(tag+"held"))
+	e.acquire(b, e.name(tag+"theirs"))
+	w := e.wait(a, e.name(tag+"theirs"))
+	e.sleep(d)
 	began := time.Now()
 	e.NoError(a.Close())
 	e.LessOrEqual(time.Since(began), e.closeBound())
@@ -92,13 +100,13 @@ func closeInUse(e *env) {
 	w.refused(e.patience, locker.ErrClosed)
 	cause := e.lost(held, e.patience)
 	e.ErrorIs(cause, locker.ErrClosed)
-	l, err := a.Acquire(e.ctx, e.name("held"))
+	l, err := a.Acquire(e.ctx, e.name(tag+"held"))
 	e.refused(l, err, locker.ErrClosed)
 	e.NoError(a.Close(), "the second Close")
 	for i := range names {
-		e.free(b, e.name(fmt.Sprint("loop", i)))
+		e.free(b, e.name(fmt.Sprint(tag, "loop", i)))
 	}
-	e.free(b, e.name("held"))
+	e.free(b, e.name(tag+"held"))
 }
 
 func closeHandsOver(e *env) {

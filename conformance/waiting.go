@@ -230,11 +230,12 @@ func everybodyGetsATurn(e *env) {
 		}
 		return true
 	}
+	enough := time.Now().Add(time.Duration(times(0, 30)) * e.ttl)
 	until := time.Now().Add(2 * e.patience)
 	for i := range contenders {
 		c := e.open()
 		wg.Go(func() {
-			for !all() && time.Now().Before(until) {
+			for (!all() || time.Now().Before(enough)) && time.Now().Before(until) {
 				ctx, stop := context.WithDeadline(e.ctx, until.Add(e.patience))
 				l, err := c.Acquire(ctx, name)
 				stop()
