@@ -71,6 +71,14 @@ func (e *env) free(c *client, name string) {
 
 func (e *env) release(l locker.Lease) { e.NoError(l.Release(e.ctx), "release") }
 
+// over releases a lease that a case has no more need of and says nothing about: on a busy machine it may be lost by then,
+// or the answer late.
+func (e *env) over(l locker.Lease) {
+	if err := l.Release(e.ctx); err != nil {
+		e.True(isUnavailableOrLost(err), "release: %v", err)
+	}
+}
+
 // alive sees that a lease is one.
 func (e *env) alive(l locker.Lease) {
 	e.NoError(l.Context().Err(), "the lease has ended: %v", context.Cause(l.Context()))

@@ -35,14 +35,14 @@ func givenUp(e *env) {
 		// Different delays, so that the end of the wait meets every step of it.
 		w := e.waitFor(time.Duration(1+i*i%61)*time.Millisecond+time.Duration(i)*e.ttl/time.Duration(10*rounds), b, name)
 		w.refused(e.patience, context.DeadlineExceeded)
-		e.release(l)
+		e.over(l)
 		if i%4 == 3 || i == rounds-1 {
 			// Sooner than anything left behind would expire, where that takes long enough to tell.
 			next := e.acquire(c, name)
 			if e.b.Admin.Entries != nil {
 				e.eventually(e.patience, func() bool { return e.entriesOf(name) <= 2 }, "the entries of the two holders are the only ones")
 			}
-			e.release(next)
+			e.over(next)
 		}
 	}
 }
