@@ -14,6 +14,7 @@ var shutdownCases = []testCase{
 	{name: "SHUT-01b", rule: "Close returns within its bound while the backend doesn't answer, and waits end with ErrClosed.", run: func(e *env) { closeWhileAway(e, (*client).vanish) }},
 	{name: "SHUT-01c", rule: "Close returns within its bound while the server's process stands still.", needs: []need{needPause}, alone: true, run: closeWhilePaused},
 	{name: "SHUT-02", rule: "Close ends waits with ErrClosed and leases as lost, releases them, and can be called again; later calls fail at once.", run: closeInUse},
+	{name: "SHUT-02b", rule: "A release that is under way while the Locker is closed is finished.", run: closeDuringRelease},
 	{name: "SHUT-05", rule: "A Locker that is closed leaves its names free at once, for one that waits, without a TTL or a lock-delay.", run: closeHandsOver},
 }
 
@@ -107,6 +108,19 @@ func closeAfter(e *env, tag string, d time.Duration) {
 		e.free(b, e.name(fmt.Sprint(tag, "loop", i)))
 	}
 	e.free(b, e.name(tag+"held"))
+}
+
+func closeDuringRelease(e *env) {
+	c, b := e.open(withTTL(10*e.ttl)), e.open()
+	l := e.acquire(c, e.name("busy"))
+	d := min(e.ttl/4, 300*time.Millisecond)
+	c.link.Delay(func() time.Duration { return d })
+	released := make(chan error, 1)
+	e.spawn(func() { released <- l.Release(e.ctx) })
+	e.eventually(e.patience, func() bool { return l.Context().Err() != nil }, "the release has begun")
+	c.Close()
+	e.NoError(<-released, "a release that began before Close")
+	e.free(b, e.name("busy"))
 }
 
 func closeHandsOver(e *env) {
