@@ -42,6 +42,7 @@ func (e *engine) Close() error {
 	}
 	waitUntil(over, &e.calls, &e.work)
 	unconfirmed := e.releaseAll(leases, over)
+	waitUntil(over, &e.releases) // they need the driver
 
 	closed := make(chan error, 1)
 	go func() { closed <- e.conn.Close() }()

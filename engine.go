@@ -28,10 +28,11 @@ type engine struct {
 	log     *slog.Logger
 	hooks   Hooks
 
-	ctx    context.Context // ends at Close
-	cancel context.CancelFunc
-	calls  sync.WaitGroup // acquisitions under way
-	work   sync.WaitGroup // renewals and sweeps under way
+	ctx      context.Context // ends at Close
+	cancel   context.CancelFunc
+	calls    sync.WaitGroup // acquisitions under way
+	releases sync.WaitGroup // releases under way that began before Close
+	work     sync.WaitGroup // renewals and sweeps under way
 
 	mu       sync.Mutex
 	closed   bool

@@ -208,6 +208,10 @@ func (l *lease) Release(ctx context.Context) error {
 		return l.releasedBefore(ctx) // unlocks
 	}
 	l.release = releasing
+	if !e.closed { // otherwise Close releases it, or waits for this
+		e.releases.Add(1)
+		defer e.releases.Done()
+	}
 	// Renewal stops before anything is sent.
 	scheduled := l.index >= 0
 	if scheduled {
