@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log"
+	"net/http"
 
 	"github.com/hashicorp/consul/api"
 
@@ -18,6 +19,12 @@ func prepareConsul(ctx context.Context, o options) (*setup, error) {
 	}
 	log.SetOutput(io.Discard) // net/http prints a line for each connection that the server refuses
 	newClient := func() (*api.Client, error) { return api.NewClient(&api.Config{Address: o.addr}) }
+	// The agent refuses more than 200 connections from one address, idle ones included. Left to its default, the client
+	// library's transport keeps three of them and makes a new one for nearly each request of 64 goroutines.
+	newRaw := func() (*api.Client, error) {
+		t := &http.Transport{MaxConnsPerHost: 64, MaxIdleConnsPerHost: 64}
+		return api.NewClient(&api.Config{Address: o.addr, HttpClient: &http.Client{Transport: t}})
+	}
 	admin, err := newClient()
 	if err != nil {
 		return nil, err
@@ -32,15 +39,13 @@ func prepareConsul(ctx context.Context, o options) (*setup, error) {
 		return err
 	}}
 	s.subjects = []subject{
-		{name: "raw client", alone: true, settings: "Txn lock under one session, then KV release", open: func(ctx context.Context, _ bool) (client, error) {
-			c, err := newClient()
+		{name: "raw client", alone: true, settings: "Txn lock under one session, then KV release; up to 64 connections", open: func(ctx context.Context, _ bool) (client, error) {
+			c, err := newRaw()
 			if err != nil {
 				return client{}, err
 			}
 			return rawConsul(c, o)
 		}},
-		{name: "locker", settings: "locker.Open(consul://...): token, renewal and waiting; lockdelay=0s", open: ofURL("consul://"+o.addr+"/bench-locker?lockdelay=0s", o)},
-		{name: "driver alone", alone: true, settings: "the driver without the engine", open: ofDriver("consul://"+o.addr+"/bench-driver?lockdelay=0s", o)},
 		{name: "api.Lock", peer: true, settings: "client.LockKey, which makes a session each time", open: func(context.Context, bool) (client, error) {
 			c, err := newClient()
 			if err != nil {
@@ -61,6 +66,8 @@ func prepareConsul(ctx context.Context, o options) (*setup, error) {
 				close: func() {},
 			}, nil
 		}},
+		{name: "locker", settings: "locker.Open(consul://...): token, renewal and waiting; lockdelay=0s", open: ofURL("consul://"+o.addr+"/bench-locker?lockdelay=0s", o)},
+		{name: "driver alone", alone: true, settings: "the driver without the engine", open: ofDriver("consul://"+o.addr+"/bench-driver?lockdelay=0s", o)},
 	}
 	return s, nil
 }

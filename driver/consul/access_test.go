@@ -188,6 +188,9 @@ func TestTLS(t *testing.T) {
 	ca := "?ca=" + s.TLS.CA
 	pair := "&cert=" + s.TLS.Cert + "&key=" + s.TLS.Key
 	t.Run("server", func(t *testing.T) { works(t, s.URL("consuls")+"/"+p+ca) })
+	t.Run("server-name is an IP address", func(t *testing.T) {
+		works(t, strings.Replace(s.URL("consuls"), "127.0.0.1", "localhost", 1)+"/"+p+ca+"&server-name=127.0.0.1")
+	})
 	t.Run("mutual", func(t *testing.T) { works(t, m.URL("consuls")+"/"+p+ca+pair) })
 	t.Run("no client certificate", func(t *testing.T) {
 		fails(t, m.URL("consuls")+"/"+p+ca, driver.ErrDenied, "client certificate")

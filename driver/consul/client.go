@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
 // unset stands where the client library would otherwise put what an environment variable says.
@@ -129,18 +131,12 @@ func (a *agents) dialTLS(ctx context.Context, network string, config *tls.Config
 	if err != nil {
 		return nil, err
 	}
-	if config.ServerName == "" {
-		host, _, _ := net.SplitHostPort(addr)
-		config = config.Clone()
-		config.ServerName = host
-		if verify := config.VerifyConnection; verify != nil {
-			config.VerifyConnection = func(state tls.ConnectionState) error {
-				state.ServerName = host // it is empty if the host is an IP address
-				return verify(state)
-			}
-		}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		conn.Close()
+		return nil, err
 	}
-	secure := tls.Client(conn, config)
+	secure := tls.Client(conn, tlsfiles.ForHost(config, host))
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
 	if err := secure.HandshakeContext(ctx); err != nil {

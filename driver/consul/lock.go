@@ -54,7 +54,8 @@ func (c *conn) attempt(ctx context.Context, a *ask, req driver.Request) (*hold, 
 	key := c.key(req.Name)
 	right := "key:write on " + key
 	mine := a.doubt || a.left != nil
-	look := mine || c.manners.seemsHeld(c.cfg.Now(), req.Name)
+	polite := mine || c.manners.follows(c.cfg.Now(), req.Name)
+	look := mine || !polite && c.manners.turn(c.cfg.Now(), req.Name, c.watchers.ofName(req.Name)) > 0 || c.manners.seemsHeld(c.cfg.Now(), req.Name)
 	for range 5 {
 		var s *session
 		var err error
@@ -70,6 +71,11 @@ func (c *conn) attempt(ctx context.Context, a *ask, req driver.Request) (*hold, 
 			switch {
 			case err != nil:
 				err = c.explain(err, right)
+			case entry == nil && !polite: // it is free; others may have waited for longer
+				polite = true
+				if err := await(ctx, c.manners.turn(c.cfg.Now(), req.Name, c.watchers.ofName(req.Name))); err != nil {
+					return nil, err
+				}
 			case entry == nil:
 			case s != nil && entry.Session == s.id && carries(entry, req.ID):
 				return c.regain(ctx, a, s, req, entry, offset)

@@ -17,10 +17,11 @@ import (
 // while somebody else was seen to hold the name lately, and otherwise now and then, since who waits can't be seen: one
 // part in idleShare of the time.
 //
-// Those who hear of a release would all try at once, and all but one in vain, at the cost of a log entry each. So each
-// waits for a random part of a window, shorter the more releases it has missed, and doesn't try if the name is taken
-// meanwhile. The window is zero until an attempt was in vain, grows with each and shrinks with each grant, so that it
-// follows the number of contenders, and the one who has waited longest most probably comes first.
+// Those who hear of a release would all try at once, and all but one in vain, at the cost of a log entry each, and the
+// quickest would win each time. So they order themselves. Whoever waits counts the releases that it has missed, and the
+// sessions that have held the name lately. Where everybody takes turns, the one who has waited longest has missed one
+// release fewer than there are other sessions, and tries at once; the next one tries a moment later unless the name is
+// taken by then, and so on.
 type manners struct {
 	mu     sync.Mutex
 	names  map[string]*seen // those that were used lately
@@ -35,17 +36,23 @@ type seen struct {
 	foreign  driver.Instant // the same, and kept
 	released driver.Instant // when this Conn last released it
 	gave     driver.Instant // when this Conn last gave way
-	window   float64        // in grants
 	hinted   bool           // an attempt that follows is due to a hint
+
+	holders map[string]int // other sessions that have held it, with the count of their last grant that was seen
+	grants  int            // of other sessions, as far as they were seen
+	last    uint64         // the index that made the newest of them
 }
 
 const (
-	memory     = 10 * time.Second // what was seen is known for that long, up to twice
-	minGrant   = 500 * time.Microsecond
-	maxGrant   = 15 * time.Millisecond
-	grantsAway = 3  // the way given, in grants
-	idleShare  = 64 // ways given while nobody else is seen
-	maxWindow  = 32 // in grants
+	memory      = 10 * time.Second // what was seen is known for that long, up to twice
+	minGrant    = 500 * time.Microsecond
+	maxGrant    = 15 * time.Millisecond
+	grantsAway  = 3  // the way given, in grants
+	idleShare   = 64 // ways given while nobody else is seen
+	grantsApart = 2  // from one turn to the next, in grants
+	maxAhead    = 32 // how many are let go first, at most
+	maxHolders  = 128
+	maxTurn     = 100 * time.Millisecond
 )
 
 // get returns what is known of a name, and with make an empty record if it is nothing. The mutex is held.
@@ -75,11 +82,8 @@ func (m *manners) took(now driver.Instant, name string, d time.Duration) {
 		m.grant = d
 	}
 	m.grant += (d - m.grant) / 8
-	if s := m.get(now, name, false); s != nil && s.hinted {
+	if s := m.get(now, name, false); s != nil {
 		s.hinted = false
-		if s.window *= 0.9; s.window < 1 {
-			s.window = 0
-		}
 	}
 }
 
@@ -89,18 +93,32 @@ func (m *manners) lost(now driver.Instant, name string) {
 	defer m.mu.Unlock()
 	s := m.get(now, name, true)
 	s.held, s.foreign = now, now
-	if s.hinted {
-		s.hinted = false
-		s.window = min(2*s.window+1, maxWindow)
-	}
+	s.hinted = false
 }
 
-// taken notes that somebody else holds the name.
-func (m *manners) taken(now driver.Instant, name string) {
+// taken notes that another session holds the name, since a grant with the given index. It reports whether that is a grant
+// that wasn't seen before.
+func (m *manners) taken(now driver.Instant, name, session string, index uint64) (anew bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.get(now, name, true)
 	s.held, s.foreign = now, now
+	if s.last == index {
+		return false
+	}
+	s.last = index
+	s.grants++
+	if s.holders == nil {
+		s.holders = make(map[string]int)
+	}
+	s.holders[session] = s.grants
+	expired := s.grants - min(3*len(s.holders)+8, maxHolders)
+	for id, at := range s.holders {
+		if at <= expired {
+			delete(s.holders, id)
+		}
+	}
+	return true
 }
 
 // hinted notes that the name is free, and that an attempt is due.
@@ -111,16 +129,29 @@ func (m *manners) hinted(now driver.Instant, name string) {
 	s.held, s.hinted = driver.Instant{}, true
 }
 
-// turn returns how long to wait before an attempt at a name that has just become free, after it has become free a number
-// of times before.
+// turn returns how long to wait before an attempt at a name that is free and has become free a number of times before
+// while this Conn waited for it, or -1 times if it doesn't wait yet: then everybody who does comes first.
 func (m *manners) turn(now driver.Instant, name string, missed int) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.get(now, name, false)
-	if s == nil || s.window == 0 {
+	if s == nil || now.Sub(s.foreign) > memory {
 		return 0
 	}
-	return time.Duration(rand.Float64() * s.window / float64(1+missed) * float64(max(m.grant, minGrant)))
+	ahead := min(len(s.holders)-1-missed, maxAhead)
+	if ahead <= 0 {
+		return 0
+	}
+	step := float64(max(m.grant, minGrant)) * grantsApart
+	return min(time.Duration((float64(ahead)+rand.Float64()/2)*step), maxTurn)
+}
+
+// follows reports whether an attempt that begins now follows a hint, and so has waited for its turn.
+func (m *manners) follows(now driver.Instant, name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.get(now, name, false)
+	return s != nil && s.hinted
 }
 
 // freed notes that nobody holds the name.
@@ -150,7 +181,11 @@ func (m *manners) seemsHeld(now driver.Instant, name string) bool {
 
 // giveWay waits as long as others should have to try first.
 func (m *manners) giveWay(ctx context.Context, now driver.Instant, name string) error {
-	d := m.way(now, name)
+	return await(ctx, m.way(now, name))
+}
+
+// await sleeps for d.
+func await(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}

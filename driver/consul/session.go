@@ -99,6 +99,18 @@ func (c *conn) refresh(s *session, j *joining) {
 	close(j.done)
 }
 
+// ours reports whether a session is one of this Conn's.
+func (c *conn) ours(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.sessions {
+		if s.id == id {
+			return true
+		}
+	}
+	return false
+}
+
 // leave ends a use of a session.
 func (c *conn) leave(s *session) {
 	c.mu.Lock()

@@ -34,7 +34,7 @@ type watchers struct {
 type watch struct {
 	name, key string
 	hints     map[chan struct{}]struct{}
-	missed    int                // times that it has become free since somebody waits for it
+	missed    int                // times that others have taken it since somebody waits for it
 	stop      context.CancelFunc // ends the blocking queries; nil if there are none
 	lingers   *time.Timer        // will end the watch; nil if there never was nobody who waits
 }
@@ -165,6 +165,7 @@ func (w *watchers) follow(ctx context.Context, n *watch) {
 	c := w.c
 	index := uint64(0)
 	var hint *time.Timer
+	free := false
 	for ctx.Err() == nil && !w.endIfIdle(n) {
 		entry, at, err := c.block(ctx, n.key, index)
 		if err != nil {
@@ -177,12 +178,20 @@ func (w *watchers) follow(ctx context.Context, n *watch) {
 		case at == index:
 			// It took the whole time.
 		case entry == nil || entry.Session == "":
-			hint = time.AfterFunc(c.manners.turn(c.cfg.Now(), n.name, w.miss(n)), func() { w.hint(n) })
+			if hint != nil {
+				hint.Stop()
+			}
+			hint = time.AfterFunc(c.manners.turn(c.cfg.Now(), n.name, w.missed(n)), func() { w.hint(n) })
+			free = true
 		default:
 			if hint != nil {
 				hint.Stop()
 			}
-			c.manners.taken(c.cfg.Now(), n.name)
+			anew := !c.ours(entry.Session) && c.manners.taken(c.cfg.Now(), n.name, entry.Session, entry.CreateIndex+entry.LockIndex)
+			if free || anew && index != 0 { // what comes and goes between two queries shows by the next grant
+				w.miss(n)
+			}
+			free = false
 		}
 		if at < index {
 			at = 0 // the servers' log was set back, and blocking on the old index might last for ever
@@ -191,12 +200,28 @@ func (w *watchers) follow(ctx context.Context, n *watch) {
 	}
 }
 
-// miss counts the times that a name has become free, and returns how many there were before.
-func (w *watchers) miss(n *watch) int {
+// miss counts a release after which another has taken the name.
+func (w *watchers) miss(n *watch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n.missed++
-	return n.missed - 1
+}
+
+// missed returns how many releases those who wait for the name now have missed.
+func (w *watchers) missed(n *watch) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return n.missed
+}
+
+// ofName is missed by name: -1 if nobody waits.
+func (w *watchers) ofName(name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := w.names[name]; n != nil && len(n.hints) > 0 {
+		return n.missed
+	}
+	return -1
 }
 
 // block reads a key once it has changed since index, or when waitTime is over.

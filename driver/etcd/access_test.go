@@ -172,6 +172,10 @@ func TestTLS(t *testing.T) {
 	prefix := unique()
 	release(t, tryLock(t, connect(t, s.URL("etcds")+prefix+"?ca="+s.TLS.CA, 10*time.Second), request("x")))
 	release(t, tryLock(t, connect(t, strings.Replace(s.URL("etcds"), "127.0.0.1", "localhost", 1)+prefix+"?ca="+s.TLS.CA, 10*time.Second), request("x")))
+	t.Run("server-name is an IP address", func(t *testing.T) {
+		url := strings.Replace(s.URL("etcds"), "127.0.0.1", "localhost", 1) + prefix + "?server-name=127.0.0.1&ca=" + s.TLS.CA
+		release(t, tryLock(t, connect(t, url, 10*time.Second), request("x")))
+	})
 	t.Run("wrong name", func(t *testing.T) {
 		wantAnswer(t, s.URL("etcds")+"?server-name=example.org&ca="+s.TLS.CA, driver.ErrConfig, "server-name=")
 	})

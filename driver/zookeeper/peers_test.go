@@ -139,6 +139,55 @@ func TestCuratorOrder(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestNodesOfKazooAndCuratorAreInTheQueue puts nodes as those libraries write them before ours and behind it.
+func TestNodesOfKazooAndCuratorAreInTheQueue(t *testing.T) {
+	s := testserver.Need(t, testserver.ZooKeeper)
+	for name, form := range map[string]string{
+		"kazoo":   "0123456789abcdef0123456789abcdef__lock__",
+		"curator": "_c_01234567-89ab-4cde-8f01-23456789abcd-lock-",
+	} {
+		t.Run(name, func(t *testing.T) {
+			prefix := uniquePrefix(t)
+			ctx := within(t, 30*time.Second)
+			c, z := dial(t, s.Addr, prefix, nil), admin(t, s.Addr)
+			makePath(t, z, prefix+"/x")
+			create := func() string {
+				p, err := z.Create(prefix+"/x/"+form, nil, zk.FlagEphemeralSequential, zk.WorldACL(zk.PermAll))
+				require.NoError(t, err)
+				return p
+			}
+			theirs := create()
+			_, err := c.TryLock(ctx, newRequest("x"))
+			require.ErrorIs(t, err, driver.ErrHeld)
+
+			type result struct {
+				h   driver.Hold
+				err error
+			}
+			got := make(chan result, 1)
+			go func() {
+				h, err := acquire(ctx, c, "x")
+				got <- result{h, err}
+			}()
+			require.Eventually(t, func() bool {
+				children, _, err := z.Children(prefix + "/x")
+				return err == nil && len(children) == 2
+			}, 10*time.Second, time.Millisecond)
+			behind := create()
+			require.Empty(t, got, "theirs holds")
+			require.NoError(t, z.Delete(theirs, -1))
+			r := <-got
+			require.NoError(t, r.err, "ours is before the one that came later")
+			_, err = c.TryLock(ctx, newRequest("x"))
+			require.ErrorIs(t, err, driver.ErrHeld)
+			require.NoError(t, r.h.Release(ctx))
+			_, err = c.TryLock(ctx, newRequest("x"))
+			require.ErrorIs(t, err, driver.ErrHeld, "it is theirs now")
+			require.NoError(t, z.Delete(behind, -1))
+		})
+	}
+}
+
 func TestOWN10OrderBySequenceAlone(t *testing.T) {
 	s := testserver.Need(t, testserver.ZooKeeper)
 	ctx := within(t, 30*time.Second)

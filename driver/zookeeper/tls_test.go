@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +19,9 @@ func TestTLS(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for name, url := range map[string]string{
-		"authority":          "zks://" + s.Addr + "/locks?ca=" + s.TLS.CA,
+		"authority": "zks://" + s.Addr + "/locks?ca=" + s.TLS.CA,
+		"server-name is an IP address": "zks://" + strings.Replace(s.Addr, "127.0.0.1", "localhost", 1) +
+			"/locks?server-name=127.0.0.1&ca=" + s.TLS.CA,
 		"client certificate": "zookeepers://" + s.Addr + "/locks?ca=" + s.TLS.CA + "&cert=" + s.TLS.Cert + "&key=" + s.TLS.Key,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,8 +31,8 @@
 //	new InterProcessMutex(client, "/app/nightly")            zk://HOST/app and the name nightly
 //
 // kazoo's Lock, whose nodes end in __lock__ and the number, is kept out too; for it to keep this package out, give it
-// extra_lock_patterns=["-lock-"]. Other children of a folder are ignored. Of a folder that holds data, the data stays as it
-// is, at the cost of a request or two per cycle.
+// extra_lock_patterns=["-lock-"]. Tried with kazoo 2.8: without that it takes a lock that is held here. Other children of a
+// folder are ignored. Of a folder that holds data, the data stays as it is, at the cost of a request or two per cycle.
 //
 // # Rights
 //
