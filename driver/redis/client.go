@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -26,9 +28,10 @@ var ownLanes = [lanes]int{attempts: 24, releases: 16, renewals: 4}
 // client sends commands over connections of its own, or through the client that the program brought. It returns when
 // the context of a call ends, which the client library alone doesn't: that waits for a reply until its timeout.
 type client struct {
-	turns [lanes]chan struct{} // a slot is taken by each call under way
-	links *links               // nil with the program's client
-	brought
+	turns   [lanes]chan struct{} // a slot is taken by each call under way; those to a cluster have others
+	links   *links               // to one server, or to the primary that Sentinel names
+	cluster *cluster             // instead of links
+	brought                      // instead of both
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -39,22 +42,29 @@ type brought struct {
 	redis.UniversalClient
 	mu      sync.Mutex
 	pending map[string][]<-chan struct{} // calls by ID that go on although their context has ended
+	shards  map[string]chan struct{}     // slots for renewals by node, if it is a client for clusters
 }
 
 func newClient(b redis.UniversalClient, t *target) *client {
 	c := &client{}
+	c.closing, c.close = context.WithCancel(context.Background())
 	sizes := ownLanes
 	if b != nil {
-		c.UniversalClient, c.pending = b, make(map[string][]<-chan struct{})
+		c.UniversalClient, c.pending, c.shards = b, make(map[string][]<-chan struct{}), make(map[string]chan struct{})
 		size := poolSize(b)
 		sizes = [lanes]int{attempts: max(size/2, 1), releases: max(size/4, 1), renewals: max(size/8, 1)}
-	} else {
+	} else if len(t.addrs) == 0 {
 		c.links = newLinks(t)
+	} else if t.master == "" {
+		c.cluster = newCluster(t, c.closing)
+	} else {
+		found := *t
+		found.primary = newPrimary(t, c.closing)
+		c.links = newLinks(&found)
 	}
 	for l, size := range sizes {
 		c.turns[l] = make(chan struct{}, size)
 	}
-	c.closing, c.close = context.WithCancel(context.Background())
 	return c
 }
 
@@ -77,57 +87,84 @@ func call[T any](ctx context.Context, c *client, l lane, id string, fn func(cont
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	if err := c.turn(ctx, l); err != nil {
+	if c.cluster != nil { // which takes a turn for each command, at the node that it is for
+		return fn(ctx, c.cluster.routes[l])
+	}
+	return callIn(ctx, c, c.turns[l], id, fn)
+}
+
+// callIn is call, not to a cluster of our own, with the slots that the call takes one of.
+func callIn[T any](ctx context.Context, c *client, turns chan struct{}, id string, fn func(context.Context, redis.UniversalClient) (T, error)) (T, error) {
+	if err := turn(ctx, c.closing, turns); err != nil {
+		var none T
 		return none, err
 	}
 	if c.links == nil {
-		return callBrought(ctx, c, l, id, fn)
+		return callBrought(ctx, c, turns, id, fn)
 	}
-	defer func() { <-c.turns[l] }()
-	link := c.links.take()
-	link.begin(ctx)
-	var result T
-	err := link.connect(ctx)
-	if err == nil {
-		result, err = fn(limit{ctx}, link.client)
-	}
-	cut := link.end()
-	replied := err == nil || isReply(err) || driver.IsAnswer(err)
-	c.links.put(link, !cut && replied)
-	if !replied {
-		switch {
-		case c.closing.Err() != nil:
-			err = errClosed
-		case ctx.Err() != nil:
-			err = ended(ctx, err)
-		}
-	}
-	return result, err
+	defer func() { <-turns }()
+	return exchange(ctx, c.closing, c.links, func(ctx context.Context, client *redis.Client) (T, error) { return fn(ctx, client) })
 }
 
-// turn waits for a free slot in a lane.
-func (c *client) turn(ctx context.Context, l lane) error {
-	if c.closing.Err() != nil {
+// exchange calls fn with a link. What isn't sent, since the server is no primary any more, is sent once to the next one.
+func exchange[T any](ctx, closing context.Context, ls *links, fn func(context.Context, *redis.Client) (T, error)) (T, error) {
+	p := ls.target.primary
+	if p != nil {
+		p.touch()
+	}
+	for again := p != nil; ; again = false {
+		link := ls.take()
+		link.begin(ctx)
+		var result T
+		err := link.connect(ctx)
+		if err == nil {
+			result, err = fn(limit{ctx}, link.client)
+		}
+		cut := link.end()
+		replied := err == nil || isReply(err) || driver.IsAnswer(err)
+		demoted := p != nil && err != nil && isReply(err) && strings.Contains(err.Error(), "READONLY")
+		ls.put(link, !cut && replied && !demoted)
+		if p != nil && (!replied || demoted) {
+			p.suspect()
+		}
+		if again && errors.Is(err, errNotPrimary) && ctx.Err() == nil {
+			continue
+		}
+		if !replied {
+			switch {
+			case closing.Err() != nil:
+				err = errClosed
+			case ctx.Err() != nil:
+				err = ended(ctx, err)
+			}
+		}
+		return result, err
+	}
+}
+
+// turn waits for a free slot.
+func turn(ctx, closing context.Context, turns chan struct{}) error {
+	if closing.Err() != nil {
 		return errClosed
 	}
 	select {
-	case c.turns[l] <- struct{}{}:
+	case turns <- struct{}{}:
 		return nil
 	default:
 	}
 	select {
-	case c.turns[l] <- struct{}{}:
+	case turns <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.closing.Done():
+	case <-closing.Done():
 		return errClosed
 	}
 }
 
 // callBrought runs fn in a goroutine, since nothing of the program's client can be closed to end it. The slot in the
 // lane stays taken until fn has returned.
-func callBrought[T any](ctx context.Context, c *client, l lane, id string, fn func(context.Context, redis.UniversalClient) (T, error)) (T, error) {
+func callBrought[T any](ctx context.Context, c *client, turns chan struct{}, id string, fn func(context.Context, redis.UniversalClient) (T, error)) (T, error) {
 	type outcome struct {
 		result T
 		err    error
@@ -137,7 +174,7 @@ func callBrought[T any](ctx context.Context, c *client, l lane, id string, fn fu
 	outcomes, done := make(chan outcome, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		defer func() { <-c.turns[l] }()
+		defer func() { <-turns }()
 		result, err := fn(ctx, c.UniversalClient)
 		outcomes <- outcome{result, err}
 	}()
@@ -196,7 +233,33 @@ func (b *brought) settle(ctx context.Context, id string) error {
 // shut ends all calls under way and closes our own connections.
 func (c *client) shut() {
 	c.close()
+	if c.cluster != nil {
+		c.cluster.close()
+	}
 	if c.links != nil {
 		c.links.close()
+		if p := c.links.target.primary; p != nil {
+			p.close()
+		}
+	}
+}
+
+// subscription returns an unconnected subscription and a function that ends it without blocking.
+func (c *client) subscription(ctx context.Context) (*redis.PubSub, func()) {
+	var l *link
+	switch {
+	case c.links != nil:
+		l = newLink(c.links.target)
+	case c.cluster != nil:
+		l = c.cluster.subscribe()
+	default:
+		pubsub := c.UniversalClient.Subscribe(ctx)
+		return pubsub, func() { go pubsub.Close() }
+	}
+	l.once = true
+	pubsub := l.client.Subscribe(ctx)
+	return pubsub, func() {
+		l.cut() // whatever the library is about to do on it fails at once
+		go l.client.Close()
 	}
 }

@@ -64,7 +64,12 @@ func (c *connector) Connect(ctx context.Context, cfg driver.Config) (driver.Conn
 	cn.hints.conn = cn
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	err := cn.probe(ctx, "locker")
+	var apart []string
+	if !cn.client.clustered() {
+		// A key in another slot: a node of a cluster refuses the two together.
+		apart = append(apart, cn.layout.companion(cn.layout.key("apart"), "p"))
+	}
+	err := cn.probe(ctx, "locker", apart...)
 	if aboutName(err) {
 		err = nil // the rights may be for other names only: the first TryLock finds out
 	}
@@ -76,12 +81,13 @@ func (c *connector) Connect(ctx context.Context, cfg driver.Config) (driver.Conn
 }
 
 // probe tries all commands of the scripts without changing anything: a client that may set a lock's key and may not
-// delete it must not lock. The key is a companion of the name's, since nothing is ever there.
-func (c *conn) probe(ctx context.Context, name string) error {
+// delete it must not lock. The key is a companion of the name's, since nothing is ever there. more are keys that the
+// server must be able to touch in the same script; nothing is done to them.
+func (c *conn) probe(ctx context.Context, name string, more ...string) error {
 	key := c.layout.key(name)
 	_, err := call(ctx, c.client, attempts, "", func(ctx context.Context, client redis.UniversalClient) (none struct{}, err error) {
 		// EVAL, which is the only way once the server has forgotten the scripts; locking itself begins with EVALSHA.
-		cmd := probeScript.command(ctx, true, []string{c.layout.companion(key, "p")}, c.layout.channel(key))
+		cmd := probeScript.command(ctx, true, append([]string{c.layout.companion(key, "p")}, more...), c.layout.channel(key))
 		if err := client.Process(ctx, cmd); err != nil {
 			return none, err
 		}

@@ -35,8 +35,12 @@ var answers = []struct {
 	{"Unknown Redis command", driver.ErrConfig},
 	{"DB index is out of range", driver.ErrConfig},
 	{"SELECT is not allowed in cluster mode", driver.ErrConfig},
-	{"MOVED ", driver.ErrConfig}, // the client for clusters follows these
+	{"MOVED ", errClustered},
+	{"CROSSSLOT", errClustered},
 }
+
+// errClustered is the answer of a cluster's node to a client for one server; one for clusters follows redirections.
+var errClustered = fmt.Errorf("%w: the server belongs to a cluster, whose URL begins with redis+cluster:// or rediss+cluster://", driver.ErrConfig)
 
 // explain gives an error of the client library the meaning that package driver defines. what says what was tried.
 func explain(what string, err error) error {

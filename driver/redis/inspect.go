@@ -87,6 +87,22 @@ func (c *conn) scan(ctx context.Context, page func(keys []string) (more bool, er
 			return one(func(cursor uint64) (result, error) { return scan(ctx, client, cursor) })
 		})
 	}
+	if cl := c.client.cluster; cl != nil {
+		nodes, err := cl.masters(ctx)
+		if err != nil {
+			return explain("list", err)
+		}
+		for _, n := range nodes {
+			if err := one(func(cursor uint64) (result, error) {
+				return exchange(ctx, cl.closing, n.links, func(ctx context.Context, client *redis.Client) (result, error) {
+					return scan(ctx, client, cursor)
+				})
+			}); err != nil || stopped {
+				return err
+			}
+		}
+		return nil
+	}
 	return one(func(cursor uint64) (result, error) {
 		return call(ctx, c.client, attempts, "", func(ctx context.Context, client redis.UniversalClient) (result, error) {
 			return scan(ctx, client, cursor)

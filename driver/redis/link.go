@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/leasekit/locker/driver"
 	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
@@ -45,7 +46,7 @@ func newLink(t *target) *link {
 
 // options returns what all connections of our own have in common.
 func (t *target) options() *redis.Options {
-	return &redis.Options{
+	o := &redis.Options{
 		Network:                    t.network,
 		Addr:                       t.addr,
 		DB:                         t.db,
@@ -56,6 +57,11 @@ func (t *target) options() *redis.Options {
 		DisableIdentity:            true,
 		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
+	if t.primary != nil {
+		o.Addr = "primary" // which dial finds
+		o.OnConnect = t.primary.verify
+	}
+	return o
 }
 
 // connect connects a new link. The library would do it as well, and write to the program's standard error if it fails.
@@ -104,12 +110,52 @@ func (l *link) handOver(ctx context.Context, _, _ string) (net.Conn, error) {
 	return quiet{conn}, nil
 }
 
-// dial connects, until the link is cut.
+// dial connects, until the link is cut. An address that Sentinel gave some time ago may lead nowhere by now; then it is
+// asked again.
 func (l *link) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.dead, cancel)()
-	conn, err := dialer.DialContext(ctx, l.target.network, l.target.addr)
+	p := l.target.primary
+	if p == nil {
+		conn, err := l.dialAddr(ctx, l.target.addr)
+		if err != nil && l.target.failed != nil {
+			l.target.failed()
+		}
+		return conn, err
+	}
+	addr := ""
+	for {
+		found, err := p.find(ctx)
+		switch {
+		case driver.IsAnswer(err):
+			return nil, err
+		case err != nil:
+			return nil, &net.OpError{Op: "dial", Net: l.target.network, Err: err}
+		}
+		conn, err := l.dialAddr(ctx, found)
+		if err == nil {
+			p.joined(l, found)
+			if l.dead.Err() != nil {
+				p.left(l)
+			}
+			return conn, nil
+		}
+		p.suspect()
+		if found == addr || ctx.Err() != nil {
+			return nil, err
+		}
+		addr = found
+	}
+}
+
+// dialAddr connects to an address.
+func (l *link) dialAddr(ctx context.Context, addr string) (net.Conn, error) {
+	dial := l.target.dial
+	if dial == nil {
+		dial = dialer.DialContext
+	}
+	conn, err := dial(ctx, l.target.network, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +169,7 @@ func (l *link) dial(ctx context.Context) (net.Conn, error) {
 	if l.target.tls == nil {
 		return conn, nil
 	}
-	host, _, _ := net.SplitHostPort(l.target.addr)
+	host, _, _ := net.SplitHostPort(addr)
 	secured := tls.Client(conn, tlsfiles.ForHost(l.target.tls, host))
 	if err := secured.HandshakeContext(ctx); err != nil {
 		conn.Close()
@@ -141,6 +187,9 @@ var dialer = net.Dialer{
 // cut closes the connection under whoever uses it. The link is of no use afterwards.
 func (l *link) cut() {
 	l.kill()
+	if p := l.target.primary; p != nil {
+		p.left(l)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {

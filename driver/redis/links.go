@@ -48,7 +48,7 @@ func (ls *links) take() *link {
 	for n := len(ls.free); n > 0; n = len(ls.free) {
 		l := ls.free[n-1]
 		ls.free = ls.free[:n-1]
-		if ls.ticks-l.used < fresh || l.alive() {
+		if l.dead.Err() == nil && (ls.ticks-l.used < fresh || l.alive()) {
 			ls.mu.Unlock()
 			return l
 		}

@@ -84,6 +84,8 @@ type Options struct {
 	// password changes, and only for [Dial]: a client that the program brings logs in by itself. The user may be "", the
 	// password may not.
 	Credentials func(ctx context.Context) (user, password string, err error)
+	// SentinelCredentials are the same for the sentinels, which have their own.
+	SentinelCredentials func(ctx context.Context) (user, password string, err error)
 }
 
 // New returns a Connector that sends all commands through the program's client and never closes it. It may be any
@@ -102,7 +104,7 @@ func New(client redis.UniversalClient, opts *Options) driver.Connector {
 	switch {
 	case client == nil:
 		c.err = fmt.Errorf("%w: redis: no client", driver.ErrConfig)
-	case opts.Credentials != nil:
+	case opts.Credentials != nil || opts.SentinelCredentials != nil:
 		c.err = fmt.Errorf("%w: redis: Credentials are the client's own", driver.ErrConfig)
 	}
 	return c

@@ -16,16 +16,26 @@ const chunk = 100
 
 // Renew renews in chunks, over a few connections, so that a chunk whose reply doesn't come delays no other one.
 func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, driver.Renewal)) (unresolved int) {
+	if len(holds) > 0 && c.client.clustered() {
+		c.renewShards(ctx, holds, report)
+	} else {
+		c.renewAll(ctx, c.client.turns[renewals], holds, report)
+	}
+	return 0
+}
+
+// renewAll renews holds of one server, each chunk in one of the turns.
+func (c *conn) renewAll(ctx context.Context, turns chan struct{}, holds []driver.Hold, report func(int, driver.Renewal)) {
 	if len(holds) <= chunk {
-		c.renew(ctx, holds, 0, report)
-		return 0
+		c.renew(ctx, turns, holds, 0, report)
+		return
 	}
 	starts := make(chan int)
 	var workers sync.WaitGroup
-	for range min(cap(c.client.turns[renewals]), (len(holds)+chunk-1)/chunk) {
+	for range min(cap(turns), (len(holds)+chunk-1)/chunk) {
 		workers.Go(func() {
 			for start := range starts {
-				c.renew(ctx, holds[start:min(start+chunk, len(holds))], start, report)
+				c.renew(ctx, turns, holds[start:min(start+chunk, len(holds))], start, report)
 			}
 		})
 	}
@@ -34,11 +44,10 @@ func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, 
 	}
 	close(starts)
 	workers.Wait()
-	return 0
 }
 
 // renew renews one chunk, which begins at start.
-func (c *conn) renew(ctx context.Context, holds []driver.Hold, start int, report func(int, driver.Renewal)) {
+func (c *conn) renew(ctx context.Context, turns chan struct{}, holds []driver.Hold, start int, report func(int, driver.Renewal)) {
 	if len(holds) == 0 {
 		return
 	}
@@ -47,8 +56,8 @@ func (c *conn) renew(ctx context.Context, holds []driver.Hold, start int, report
 	for i, h := range holds {
 		mine[i] = h.(*hold)
 	}
-	results, err := call(ctx, c.client, renewals, "", func(ctx context.Context, client redis.UniversalClient) ([]driver.Renewal, error) {
-		if _, one := client.(*redis.Client); one {
+	results, err := renewIn(ctx, c.client, turns, func(ctx context.Context, client redis.UniversalClient) ([]driver.Renewal, error) {
+		if !c.client.clustered() {
 			results, err := c.renewTogether(ctx, client, mine)
 			if !isReply(err) || len(mine) == 1 {
 				return results, err
@@ -67,6 +76,14 @@ func (c *conn) renew(ctx context.Context, holds []driver.Hold, start int, report
 		}
 		report(start+i, r)
 	}
+}
+
+// renewIn is call with the turns of one node.
+func renewIn[T any](ctx context.Context, c *client, turns chan struct{}, fn func(context.Context, redis.UniversalClient) (T, error)) (T, error) {
+	if c.cluster != nil {
+		return call(ctx, c, renewals, "", fn)
+	}
+	return callIn(ctx, c, turns, "", fn)
 }
 
 // renewTogether renews by one call of the script.

@@ -107,21 +107,6 @@ func (s *subscriber) open() *session {
 	return se
 }
 
-// subscription returns an unconnected subscription and a function that ends it without blocking.
-func (c *client) subscription(ctx context.Context) (*redis.PubSub, func()) {
-	if c.links == nil {
-		pubsub := c.UniversalClient.Subscribe(ctx)
-		return pubsub, func() { go pubsub.Close() }
-	}
-	l := newLink(c.links.target)
-	l.once = true
-	pubsub := l.client.Subscribe(ctx)
-	return pubsub, func() {
-		l.cut() // whatever the library is about to do on it fails at once
-		go l.client.Close()
-	}
-}
-
 // write sends a request, or leaves it for serve while that is connecting. It needs the mutex.
 func (se *session) write(kind, channel string) *request {
 	r := &request{kind: kind, channel: channel, done: make(chan struct{})}
