@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,8 +41,66 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// The suite behind Sentinel and on a cluster, whose members keep their data over a restart because it is saved before.
+func TestConformanceSentinel(t *testing.T) {
+	conformance.Contender()
+	m := testserver.Group(t, testserver.Sentinel)
+	c := failoverClient(t, m)
+	group(t, "redis+sentinel", m, 2, c, func(addrs []string) string {
+		return "test+sentinel://" + strings.Join(addrs[2:], ",") + "/main?" + viaParam(m[:2], addrs)
+	})
+}
+
+func TestConformanceCluster(t *testing.T) {
+	conformance.Contender()
+	m := testserver.Group(t, testserver.RedisCluster)
+	c := clusterClient(t, m)
+	if err := c.ForEachMaster(t.Context(), func(ctx context.Context, c *goredis.Client) error { return c.FlushDB(ctx).Err() }); err != nil {
+		t.Fatal(err)
+	}
+	group(t, "redis+cluster", m, len(m), c, func(addrs []string) string {
+		return "test+cluster://" + strings.Join(addrs, ",") + "?" + viaParam(m, addrs)
+	})
+}
+
+// group runs the suite on a group, whose first members have data.
+func group(t *testing.T, name string, m []*testserver.Server, data int, c goredis.UniversalClient, url func([]string) string) {
+	var addrs []string
+	for _, s := range m {
+		addrs = append(addrs, s.Addr)
+	}
+	do := func(a testserver.Action) func(context.Context, int) error {
+		return func(ctx context.Context, i int) error {
+			if a == testserver.Kill && i < data {
+				if err := admin(t, m[i]).Save(ctx).Err(); err != nil {
+					return err
+				}
+			}
+			return m[i].Do(ctx, a)
+		}
+	}
+	conformance.Run(t, conformance.Backend{
+		Name:     name,
+		Addrs:    addrs,
+		URL:      url,
+		TTL:      time.Second,
+		TakeOver: time.Second,
+		Admin:    operator{c}.admin(),
+		Servers: conformance.Servers{
+			Stop: do(testserver.Kill), Start: do(testserver.Start),
+			Pause: do(testserver.Pause), Resume: do(testserver.Resume),
+		},
+		Excuses: map[string]string{
+			"Admin.EndSession": "there are no sessions",
+			"Admin.Sessions":   "there are no sessions",
+			"Admin.DropWaiter": "there is no queue",
+		},
+		RequireAll: true,
+	})
+}
+
 // operator acts on a server by hand.
-type operator struct{ c *goredis.Client }
+type operator struct{ c goredis.UniversalClient }
 
 func (o operator) admin() conformance.Admin {
 	key := func(name string) string { return DefaultPrefix + name }
@@ -77,11 +136,22 @@ func (o operator) admin() conformance.Admin {
 			}, nil
 		},
 		Entries: func(ctx context.Context) (keys []string, err error) {
-			for i := o.c.Scan(ctx, 0, "*", 1000).Iterator(); i.Next(ctx); {
-				if k := i.Val(); !strings.HasSuffix(k, "}:t") { // the last token outlives its lock
-					keys = append(keys, k)
+			var mu sync.Mutex
+			scan := func(ctx context.Context, c *goredis.Client) error {
+				i := c.Scan(ctx, 0, "*", 1000).Iterator()
+				mu.Lock()
+				defer mu.Unlock()
+				for i.Next(ctx) {
+					if k := i.Val(); !strings.HasSuffix(k, "}:t") { // the last token outlives its lock
+						keys = append(keys, k)
+					}
 				}
-				err = i.Err()
+				return i.Err()
+			}
+			if c, ok := o.c.(*goredis.ClusterClient); ok {
+				err = c.ForEachMaster(ctx, scan)
+			} else {
+				err = scan(ctx, o.c.(*goredis.Client))
 			}
 			return keys, err
 		},

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -535,5 +534,3 @@ func TestCFG08RightsOfTopologies(t *testing.T) {
 		refused(t, url, "cluster")
 	})
 }
-
-var _ = errors.Is
