@@ -103,11 +103,11 @@ func callIn[T any](ctx context.Context, c *client, turns chan struct{}, id strin
 		return callBrought(ctx, c, turns, id, fn)
 	}
 	defer func() { <-turns }()
-	return exchange(ctx, c.closing, c.links, func(ctx context.Context, client *redis.Client) (T, error) { return fn(ctx, client) })
+	return exchange(ctx, c.closing, c.links, fn)
 }
 
 // exchange calls fn with a link. What isn't sent, since the server is no primary any more, is sent once to the next one.
-func exchange[T any](ctx, closing context.Context, ls *links, fn func(context.Context, *redis.Client) (T, error)) (T, error) {
+func exchange[T any](ctx, closing context.Context, ls *links, fn func(context.Context, redis.UniversalClient) (T, error)) (T, error) {
 	p := ls.target.primary
 	if p != nil {
 		p.touch()

@@ -297,7 +297,7 @@ func (cl *cluster) ask(ctx context.Context, nodes []*node) ([]redis.ClusterSlot,
 
 // askOne asks one node.
 func (cl *cluster) askOne(ctx context.Context, n *node) ([]redis.ClusterSlot, error) {
-	shards, err := exchange(ctx, cl.closing, n.links, func(ctx context.Context, client *redis.Client) ([]redis.ClusterSlot, error) {
+	shards, err := exchange(ctx, cl.closing, n.links, func(ctx context.Context, client redis.UniversalClient) ([]redis.ClusterSlot, error) {
 		return client.ClusterSlots(ctx).Result()
 	})
 	switch {

@@ -15,14 +15,18 @@ import (
 	"github.com/leasekit/locker/internal/testserver"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T)       { standalone(t, testserver.Redis) }
+func TestConformanceRedis8(t *testing.T) { standalone(t, testserver.Redis8) }
+func TestConformanceValkey(t *testing.T) { standalone(t, testserver.Valkey) }
+
+func standalone(t *testing.T, name testserver.Name) {
 	conformance.Contender()
-	s := testserver.Private(t, testserver.Redis, &testserver.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "no"}}) // what a killed server has written stays
+	s := testserver.Private(t, name, &testserver.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "no"}}) // what a killed server has written stays
 	do := func(a testserver.Action) func(context.Context, int) error {
 		return func(ctx context.Context, _ int) error { return s.Do(ctx, a) }
 	}
 	conformance.Run(t, conformance.Backend{
-		Name:     "redis",
+		Name:     string(name),
 		Addrs:    []string{s.Addr},
 		URL:      func(addrs []string) string { return "redis://" + addrs[0] },
 		TTL:      time.Second,

@@ -94,7 +94,7 @@ func (c *conn) scan(ctx context.Context, page func(keys []string) (more bool, er
 		}
 		for _, n := range nodes {
 			if err := one(func(cursor uint64) (result, error) {
-				return exchange(ctx, cl.closing, n.links, func(ctx context.Context, client *redis.Client) (result, error) {
+				return exchange(ctx, cl.closing, n.links, func(ctx context.Context, client redis.UniversalClient) (result, error) {
 					return scan(ctx, client, cursor)
 				})
 			}); err != nil || stopped {

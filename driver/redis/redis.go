@@ -1,15 +1,24 @@
-// Package redis keeps locks in a Redis or Valkey server. It registers the schemes redis, rediss (with TLS) and redis+unix:
+// Package redis keeps locks in a Redis or Valkey server, in the primary that Sentinel names, or in a Redis Cluster. It registers
+// these schemes, and rediss, rediss+sentinel and rediss+cluster for the same with TLS:
 //
 //	redis://user:password@host:6379/0?prefix=lock:&retention=1h
 //	rediss://host:6379/0?ca=ca.pem&cert=client.pem&key=client.key&server-name=redis.example.com
 //	redis+unix://user:password@/run/redis/redis.sock?prefix=lock:
+//	redis+sentinel://user:password@sentinel1,sentinel2,sentinel3/master/0?sentinel-user=u&sentinel-password=p
+//	redis+cluster://user:password@node1,node2
 //
-// The path is the number of the database, 0 if it is missing; over a socket it is always 0. A host without a port has
-// 6379. Servers from 6.2 on are supported.
+// The path is the number of the database, 0 if it is missing; over a socket and in a cluster it is always 0. Before it stands,
+// for Sentinel, the name of the master. A host without a port has 6379, a sentinel 26379. Servers from 6.2 on are
+// supported: 7.0 and 8.0 of Redis and 8.1 of Valkey are tested.
+//
+// Some of the hosts of a list may be away or not resolve. User and password are for the servers that hold locks, and for all
+// nodes of a cluster the same; the sentinels have their own, or none. TLS is used to the sentinels as well; where they tell
+// addresses whose certificates have names, set server-name.
 //
 // Parameters:
 //
 //	prefix       what the locks' keys begin with; default "lock:", and it may be empty
+//	sentinel-user, sentinel-password   what to log in to the sentinels with; the user may be missing
 //	retention    how long the counter of a name's tokens is kept before it begins anew; default 1h, at least 1s
 //	ca, cert, key, server-name   files and name for TLS; the files are read again for each connection
 //
@@ -18,6 +27,12 @@
 // The kind is efficiency: two holders are possible when a replica without the key becomes the primary, when the server's
 // clock jumps, when keys are evicted, and when the server restarts without its data. The first holder learns of it at its
 // next renewal, a third of the TTL later at the latest, and the second one has the higher token.
+//
+// Behind Sentinel the primary is asked for when a connection is made, after a failure, and every second while there are
+// calls; connections to any other server are closed. So a holder that is connected to a primary which was replaced but is still
+// there follows within some seconds. In a cluster a name's keys are all in one slot, and names of different nodes don't
+// wait for each other. While an operator moves a slot, its names that are held go on to be, and those that are free can't be
+// locked until the slot has arrived: Redis answers nobody about two keys that aren't there yet (TRYAGAIN, ErrUnavailable).
 //
 // After a crash of the holder others take over one TTL after its last renewal. They are told of a release at once, and
 // look every few seconds besides, since a client that isn't locker tells nobody.
@@ -50,7 +65,8 @@
 //
 // All but the last three are tried before anything is locked; if one is missing, connecting or the first attempt fails
 // with ErrDenied. Without the right to subscribe waiters look every few seconds only; select is needed for
-// databases other than 0. Looking at locks needs scan, and the check of a server needs info.
+// databases other than 0. Behind Sentinel +role is needed too, and +sentinel|master by the user that logs in to the
+// sentinels; in a cluster +cluster|slots, and +asking for locks whose slot is being moved. Looking at locks needs scan, and the check of a server needs info.
 package redis
 
 import (

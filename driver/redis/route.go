@@ -122,7 +122,7 @@ func (r route) send(ctx context.Context, h hop, cmds []redis.Cmder) error {
 		return err
 	}
 	defer func() { <-h.node.turns[r.lane] }()
-	_, err := exchange(ctx, r.cluster.closing, h.node.links, func(ctx context.Context, client *redis.Client) (none struct{}, err error) {
+	_, err := exchange(ctx, r.cluster.closing, h.node.links, func(ctx context.Context, client redis.UniversalClient) (none struct{}, err error) {
 		if len(cmds) == 1 && !h.asking {
 			return none, client.Process(ctx, cmds[0])
 		}

@@ -40,7 +40,7 @@ type search struct {
 }
 
 const (
-	recheck    = 2 * time.Second        // how old an answer of the sentinels may be while there are calls
+	recheck    = time.Second            // how old an answer of the sentinels may be while there are calls
 	searchTime = 2 * time.Second        // how long a search lasts at most
 	grace      = 200 * time.Millisecond // how long others are waited for once one sentinel has answered
 )
@@ -199,7 +199,7 @@ type opaque struct{ error }
 // askOne asks one sentinel.
 func (p *primary) askOne(ctx context.Context, ls *links) answer {
 	what := "sentinel " + ls.target.addr
-	reply, err := exchange(ctx, p.closing, ls, func(ctx context.Context, client *redis.Client) ([]string, error) {
+	reply, err := exchange(ctx, p.closing, ls, func(ctx context.Context, client redis.UniversalClient) ([]string, error) {
 		cmd := redis.NewStringSliceCmd(ctx, "SENTINEL", "MASTER", p.name)
 		err := client.Process(ctx, cmd)
 		return cmd.Val(), err
