@@ -37,7 +37,7 @@ func init() {
 	}
 }
 
-// through returns the parameter that leads from the servers to the addresses.
+// viaParam returns the parameter that leads from the servers to the addresses.
 func viaParam(members []*testserver.Server, addrs []string) string {
 	var pairs []string
 	for i, m := range members {
@@ -71,7 +71,7 @@ func clusterClient(t testing.TB, members []*testserver.Server) *goredis.ClusterC
 	return c
 }
 
-// atOneServer connects to what only another kind of URL fits.
+// A URL for another kind of servers is refused by Connect, and the message says what fits.
 func TestCFG02WrongTopology(t *testing.T) {
 	refused := func(t *testing.T, url, says string) {
 		t.Helper()
@@ -473,6 +473,59 @@ func TestWatchCluster(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// oneNode makes a private server a cluster of its own.
+func oneNode(t testing.TB, name testserver.Name, args ...string) *testserver.Server {
+	t.Helper()
+	s := testserver.Private(t, name, &testserver.Options{Args: append(args, "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")})
+	o := &goredis.Options{Addr: s.Addr, Username: s.Username, Password: s.Password, MaxRetries: -1}
+	if s.TLS != nil {
+		o.TLSConfig = must(s.TLS.Config())
+	}
+	a := goredis.NewClient(o)
+	defer a.Close()
+	if err := a.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, slots-1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patient, "the cluster is up", func() bool {
+		return strings.Contains(a.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
+	})
+	return s
+}
+
+// Clusters of other versions, and over TLS with a user's password.
+func TestClusterVersions(t *testing.T) {
+	for _, name := range []testserver.Name{testserver.Redis8, testserver.Valkey, testserver.RedisTLS} {
+		t.Run(string(name), func(t *testing.T) {
+			args := []string{"--cluster-announce-port", "{port}"}
+			if name == testserver.RedisTLS {
+				args = []string{"--cluster-announce-tls-port", "{port}", "--tls-cluster", "yes"}
+			}
+			s := oneNode(t, name, args...)
+			url := s.URL("redis+cluster")
+			if s.TLS != nil {
+				url = "rediss+cluster://" + s.Username + ":" + s.Password + "@" + s.Addr + "?ca=" + s.TLS.CA
+			}
+			c := connectURL(t, url, 10*time.Second)
+			for _, n := range []string{"a", "{b}", "c"} {
+				h := mustLock(t, c, newRequest(n))
+				if r := renew(t, c, h); r.Err != nil {
+					t.Error(r.Err)
+				}
+				watchAndRelease(t, c, n, h)
+			}
+			if name == testserver.RedisTLS {
+				return // its clients for one server are tested elsewhere
+			}
+			d := must(driver.Parse(s.URL("redis")))
+			_, err := d.Connect(within(t, patient), config(10*time.Second))
+			wantAnswer(t, err, driver.ErrConfig)
+			if !strings.Contains(err.Error(), "redis+cluster://") {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // Users with exactly the documented rights.

@@ -23,6 +23,9 @@ func TestParse(t *testing.T) {
 		password  string
 		prefix    string
 		retention time.Duration
+		addrs     string
+		master    string
+		sentinel  string // its user and password
 	}{
 		{url: "redis://h"},
 		{url: "redis://h:1/"},
@@ -39,6 +42,11 @@ func TestParse(t *testing.T) {
 		{url: "redis+unix:///run/r.sock", network: "unix", addr: "/run/r.sock"},
 		{url: "redis+unix://u:p@/run/r%20.sock", network: "unix", addr: "/run/r .sock", user: "u", password: "p"},
 		{url: "rediss://h:1?server-name=x"},
+		{url: "redis+sentinel://u:p@h:1,i/main/2?sentinel-user=a&sentinel-password=b%40", addr: "-", addrs: "h:1 i:26379", master: "main", db: 2,
+			user: "u", password: "p", sentinel: "a b@"},
+		{url: "rediss+sentinel://[::1],i:2/m%20x?sentinel-password=b&prefix=x:", addr: "-", addrs: "[::1]:26379 i:2", master: "m x", sentinel: " b", prefix: "x:"},
+		{url: "redis+cluster://:p@h,i:1", addr: "-", addrs: "h:6379 i:1", password: "p"},
+		{url: "rediss+cluster://h/0?retention=2s", addr: "-", addrs: "h:6379", retention: 2 * time.Second},
 	} {
 		got, err := driver.Parse(test.url)
 		if err != nil {
@@ -49,7 +57,9 @@ func TestParse(t *testing.T) {
 		if test.network == "" {
 			test.network = "tcp"
 		}
-		if test.addr == "" {
+		if test.addr == "-" {
+			test.addr = ""
+		} else if test.addr == "" {
 			test.addr = "h:1"
 			if !strings.Contains(test.url, ":1") {
 				test.addr = "h:6379"
@@ -71,6 +81,14 @@ func TestParse(t *testing.T) {
 		if c.target.network != test.network || c.target.addr != test.addr || c.target.db != test.db || user != test.user ||
 			password != test.password || c.layout.prefix != test.prefix || c.retention != test.retention {
 			t.Errorf("%s: %+v %+v user %q password %q", test.url, c, c.target, user, password)
+		}
+		var sentinel string
+		if c.target.sentinelCredentials != nil {
+			user, password, _ := c.target.sentinelCredentials(t.Context())
+			sentinel = user + " " + password
+		}
+		if addrs := strings.Join(c.target.addrs, " "); addrs != test.addrs || c.target.master != test.master || sentinel != test.sentinel {
+			t.Errorf("%s: %q, master %q, credentials %q", test.url, addrs, c.target.master, sentinel)
 		}
 		if got.Info().Backend != "redis" || got.Info().Correctness {
 			t.Errorf("%s: %+v", test.url, got.Info())
@@ -118,6 +136,24 @@ func TestCFG02BadURLs(t *testing.T) {
 		{"redis+unix://h/run/x", "path"},
 		{"redis+unix:///run/x?ca=y", `"ca"`},
 		{"redis+tcp://h", "unknown scheme"},
+		{"redis+sentinel://h", "name of the master"},
+		{"redis+sentinel://h/", "name of the master"},
+		{"redis+sentinel:///main", "host"},
+		{"redis+sentinel://h,h/main", "twice"},
+		{"redis+sentinel://h,h:26379/main", "twice"},
+		{"redis+sentinel://h/main/x", `"/main/x"`},
+		{"redis+sentinel://h/main/0/1", `"/main/0/1"`},
+		{"redis+sentinel://h/main?sentinel-user=u", `"sentinel-password"`},
+		{"redis+sentinel://h/main?sentinel-password=", `"sentinel-password"`},
+		{"redis+sentinel://h/main?ca=x", `"ca"`},
+		{"redis+sentinel://u:secret@h/main?sentinel-password=secret&sentinel-password=secret", "2 times"},
+		{"redis://h?sentinel-password=secret", `"sentinel-password"`},
+		{"redis+cluster://", "host"},
+		{"redis+cluster://h,h", "twice"},
+		{"redis+cluster://h/1", "database"},
+		{"redis+cluster://h/x", `"/x"`},
+		{"redis+cluster://h?sentinel-user=u", `"sentinel-user"`},
+		{"redis+cluster://h?cert=x", `"cert"`},
 	} {
 		c, err := driver.Parse(test.url)
 		if err == nil {
