@@ -30,12 +30,32 @@ func (c *conn) Check(ctx context.Context) ([]driver.Finding, error) {
 		return nil, err
 	}
 
+	servers, err := c.client.servers(ctx)
+	if err != nil {
+		return nil, explain("servers", err)
+	}
+	for _, s := range servers {
+		at := ""
+		if s.addr != "" {
+			at = s.addr + ": "
+		}
+		if err := c.checkServer(ctx, s, func(check string, s driver.Severity, detail, advice string) {
+			add(check, s, at+detail, advice)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return findings, nil
+}
+
+// checkServer looks at one of the servers.
+func (c *conn) checkServer(ctx context.Context, s server, add func(check string, s driver.Severity, detail, advice string)) error {
 	type answer struct {
 		info  map[string]string
 		clock time.Duration
 		rtt   time.Duration
 	}
-	a, err := call(ctx, c.client, attempts, "", func(ctx context.Context, client redis.UniversalClient) (a answer, err error) {
+	a, err := callServer(ctx, s, func(ctx context.Context, client redis.UniversalClient) (a answer, err error) {
 		before := c.cfg.Now()
 		now, err := client.Time(ctx).Result()
 		if err != nil {
@@ -56,9 +76,9 @@ func (c *conn) Check(ctx context.Context) ([]driver.Finding, error) {
 	switch {
 	case errors.Is(err, driver.ErrDenied):
 		add("server", driver.Note, "its settings can't be seen: "+err.Error(), "allow INFO to the user that runs the check")
-		return findings, nil
+		return nil
 	case err != nil:
-		return nil, err
+		return err
 	}
 
 	version := a.info["redis_version"]
@@ -109,5 +129,5 @@ func (c *conn) Check(ctx context.Context) ([]driver.Finding, error) {
 	} else {
 		add("latency", driver.Pass, a.rtt.Round(time.Microsecond).String(), "")
 	}
-	return findings, nil
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -79,35 +78,21 @@ func (c *conn) scan(ctx context.Context, page func(keys []string) (more bool, er
 		r.keys, r.cursor, err = client.ScanType(ctx, cursor, pattern, 1000, "string").Result()
 		return r, err
 	}
-	if cluster, ok := c.client.UniversalClient.(*redis.ClusterClient); ok {
-		var mu sync.Mutex // the servers are asked at the same time, and their pages come one after the other
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
-			mu.Lock()
-			defer mu.Unlock()
-			return one(func(cursor uint64) (result, error) { return scan(ctx, client, cursor) })
-		})
+	servers, err := c.client.servers(ctx)
+	if err != nil {
+		return explain("list", err)
 	}
-	if cl := c.client.cluster; cl != nil {
-		nodes, err := cl.masters(ctx)
+	for _, s := range servers {
+		err := one(func(cursor uint64) (result, error) {
+			return callServer(ctx, s, func(ctx context.Context, client redis.UniversalClient) (result, error) {
+				return scan(ctx, client, cursor)
+			})
+		})
 		if err != nil {
-			return explain("list", err)
+			return err
 		}
-		for _, n := range nodes {
-			if err := one(func(cursor uint64) (result, error) {
-				return exchange(ctx, cl.closing, n.links, func(ctx context.Context, client redis.UniversalClient) (result, error) {
-					return scan(ctx, client, cursor)
-				})
-			}); err != nil || stopped {
-				return err
-			}
-		}
-		return nil
 	}
-	return one(func(cursor uint64) (result, error) {
-		return call(ctx, c.client, attempts, "", func(ctx context.Context, client redis.UniversalClient) (result, error) {
-			return scan(ctx, client, cursor)
-		})
-	})
+	return nil
 }
 
 var globEscaper = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "^", `\^`, "-", `\-`)

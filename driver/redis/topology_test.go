@@ -238,22 +238,45 @@ func TestNAME06Slots(t *testing.T) {
 	}
 }
 
-// A list of a cluster's locks has those of all nodes.
-func TestListCluster(t *testing.T) {
+// A list of a cluster's locks has those of all nodes, and a check looks at each of them.
+func TestListAndCheckCluster(t *testing.T) {
 	m := testserver.Group(t, testserver.RedisCluster)
-	c := connectURL(t, clusterURL(m)+"?prefix=list:"+newID()+":", 30*time.Second)
-	want := make(map[string]bool)
-	for i := range 50 {
-		n := fmt.Sprint("n", i)
-		want[n] = true
-		mustLock(t, c, newRequest(n))
-	}
-	if err := c.List(within(t, patient), func(e driver.Entry) bool { delete(want, e.Name); return true }); err != nil || len(want) > 0 {
-		t.Errorf("%v, missing: %v", err, want)
-	}
-	n := 0
-	if err := c.List(within(t, patient), func(driver.Entry) bool { n++; return n < 3 }); err != nil || n != 3 {
-		t.Errorf("%d, %v", n, err)
+	prefix := "list:" + newID() + ":"
+	for what, connector := range map[string]driver.Connector{
+		"URL": must(driver.Parse(clusterURL(m) + "?prefix=" + prefix)), "client": New(clusterClient(t, m), &Options{Prefix: &prefix}),
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := connect(t, connector, 30*time.Second)
+			want := make(map[string]bool)
+			for i := range 50 {
+				n := fmt.Sprint(what, i)
+				want[n] = true
+				h := mustLock(t, c, newRequest(n))
+				defer mustRelease(t, h)
+			}
+			if err := c.List(within(t, patient), func(e driver.Entry) bool { delete(want, e.Name); return true }); err != nil || len(want) > 0 {
+				t.Errorf("%v, missing: %v", err, want)
+			}
+			n := 0
+			if err := c.List(within(t, patient), func(driver.Entry) bool { n++; return n < 3 }); err != nil || n != 3 {
+				t.Errorf("%d, %v", n, err)
+			}
+			findings, err := c.Check(within(t, patient))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range m {
+				found := 0
+				for _, f := range findings {
+					if strings.HasPrefix(f.Detail, s.Addr+": ") {
+						found++
+					}
+				}
+				if found < 5 {
+					t.Errorf("%d findings about %s: %+v", found, s.Addr, findings)
+				}
+			}
+		})
 	}
 }
 
