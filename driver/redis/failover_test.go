@@ -158,7 +158,7 @@ func TestOWN16LeftBehindPrimary(t *testing.T) {
 	m := testserver.Group(t, testserver.Sentinel)
 	url, _ := sentinels(t, m)
 	const ttl = 9 * time.Second
-	first, second := open(t, url, ttl), open(t, url, ttl)
+	first := open(t, url, ttl)
 	n := name(t)
 	lease := acquire(t, first, n)
 	old, replica := client(t, m[0]), client(t, m[1])
@@ -175,6 +175,18 @@ func TestOWN16LeftBehindPrimary(t *testing.T) {
 			t.Fatal("no failover")
 		}
 	}
+	for _, s := range m[2:] {
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			addr, err := client(t, s).Do(t.Context(), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main").StringSlice()
+			if err == nil && strings.Join(addr, ":") == m[1].Addr {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("a sentinel knows of no failover")
+			}
+		}
+	}
+	second := open(t, url, ttl) // it knows the new one only
 	waiter := make(chan locker.Lease, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
