@@ -142,9 +142,11 @@ func through(t testing.TB, s *testserver.Server) *proxy.Proxy {
 	return p
 }
 
-// hasScript matches requests that run the script.
+// hasScript matches requests that run the script, by its hash or with its source.
 func hasScript(s script) func([]byte) bool {
-	return func(b []byte) bool { return strings.Contains(string(b), s.hash) }
+	return func(b []byte) bool {
+		return strings.Contains(string(b), s.hash) || strings.Contains(string(b), s.source)
+	}
 }
 
 // keysOf returns what stands under the name's keys.
