@@ -1,0 +1,185 @@
+package redlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/leasekit/locker/internal/tlsfiles"
+)
+
+// lane is a kind of call. Each has connections of its own, so that no kind waits until another one is served: whatever
+// the number of waiters, holders are renewed and released.
+type lane int
+
+const (
+	attempts lane = iota // TryLock and all that only looks
+	releases             // Release and Undo
+	renewals             // Renew
+	lanes
+)
+
+// ownLanes is how many calls of each lane are under way at most to one node, over connections of our own.
+var ownLanes = [lanes]int{attempts: 24, releases: 16, renewals: 8}
+
+// node is one of the servers.
+type node struct {
+	index   int
+	name    string               // its address, for messages
+	clients [lanes]*redis.Client // the same for all lanes if it is the program's
+	own     bool                 // the clients are ours
+	turns   [lanes]chan struct{} // a slot is taken by each call under way
+
+	mu       sync.Mutex
+	identity string // the server's run_id; "" until it is known to be fit
+}
+
+// newNode makes a node. patience bounds connecting.
+func newNode(index int, t *target, patience time.Duration) (*node, error) {
+	n := &node{index: index, name: t.addr, own: t.client == nil}
+	sizes := ownLanes
+	if !n.own {
+		size := t.client.Options().PoolSize
+		sizes = [lanes]int{attempts: max(size/2, 1), releases: max(size/4, 1), renewals: max(size/8, 1)}
+	}
+	var secure *tls.Config
+	if t.tls != nil {
+		var err error
+		if secure, err = t.tls.Config(); err != nil {
+			return nil, err
+		}
+	}
+	for l := range lanes {
+		n.turns[l] = make(chan struct{}, sizes[l])
+		if n.clients[l] = t.client; n.own {
+			n.clients[l] = redis.NewClient(t.options(sizes[l], patience, secure))
+		}
+	}
+	return n, nil
+}
+
+// options returns the options of a client of our own.
+func (t *target) options(size int, patience time.Duration, secure *tls.Config) *redis.Options {
+	return &redis.Options{
+		Network:                    t.network,
+		Addr:                       t.addr,
+		DB:                         t.db,
+		CredentialsProviderContext: t.credentials,
+		Protocol:                   2,
+		Dialer:                     dialer{secure, patience}.dial,
+		DialTimeout:                patience,
+		DialerRetries:              1,
+		MaxRetries:                 -1,
+		PoolSize:                   size + 1, // and one to spare for a call whose caller has gone
+		PoolTimeout:                patience,
+		PipelinePoolSize:           -1,
+		ConnMaxIdleTime:            time.Minute,
+		ContextTimeoutEnabled:      true,
+		DisableIdentity:            true,
+		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// dialer connects our own clients.
+type dialer struct {
+	secure   *tls.Config // nil: no TLS
+	patience time.Duration
+}
+
+// dial connects. It never fails: when it can't connect, the first use of the connection does. The client library would
+// write a failure of dialling to the program's standard error, and dial no more for a second after some of them.
+func (d dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	// It is noticed within a minute that a silent peer has gone.
+	plain := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 4}}
+	conn, err := plain.DialContext(ctx, network, addr)
+	if err != nil {
+		return failed{err: err}, nil
+	}
+	if d.secure == nil {
+		return conn, nil
+	}
+	host, _, _ := net.SplitHostPort(addr)
+	secured := tls.Client(conn, tlsfiles.ForHost(d.secure, host))
+	if err := secured.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return failed{err: &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: err}}, nil
+	}
+	return secured, nil
+}
+
+// failed is a connection that could not be made.
+type failed struct {
+	net.Conn
+	err error // a *net.OpError
+}
+
+func (f failed) Read([]byte) (int, error)       { return 0, f.err }
+func (f failed) Write([]byte) (int, error)      { return 0, f.err }
+func (failed) Close() error                     { return nil }
+func (failed) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (failed) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (failed) SetDeadline(time.Time) error      { return nil }
+func (failed) SetReadDeadline(time.Time) error  { return nil }
+func (failed) SetWriteDeadline(time.Time) error { return nil }
+
+// turn waits for a free slot in a lane, and returns a function that gives it back.
+func (n *node) turn(ctx context.Context, l lane) (func(), error) {
+	select {
+	case n.turns[l] <- struct{}{}:
+		return func() { <-n.turns[l] }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// subscription returns an unconnected subscription, and a function that ends it. One over a connection of our own connects
+// once only: the library would connect anew by itself, and hold a lock meanwhile.
+func (n *node) subscription(ctx context.Context) (*redis.PubSub, func()) {
+	if !n.own {
+		p := n.clients[attempts].Subscribe(ctx)
+		return p, func() { go p.Close() }
+	}
+	o := *n.clients[attempts].Options()
+	var conn atomic.Pointer[net.Conn]
+	dial := o.Dialer
+	var dials atomic.Int32
+	var over atomic.Bool
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			return failed{err: errBroken}, nil
+		}
+		c, err := dial(ctx, network, addr)
+		conn.Store(&c)
+		if over.Load() {
+			c.Close()
+		}
+		return c, err
+	}
+	client := redis.NewClient(&o)
+	return client.Subscribe(ctx), func() {
+		over.Store(true)
+		if c := conn.Load(); c != nil {
+			(*c).Close() // whatever the library is about to do on it fails at once
+		}
+		go client.Close()
+	}
+}
+
+var errBroken = errors.New("the subscription broke")
+
+func (n *node) close() {
+	if n.own {
+		for _, c := range n.clients {
+			c.Close()
+		}
+	}
+}
