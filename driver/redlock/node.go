@@ -15,8 +15,8 @@ import (
 	"github.com/leasekit/locker/internal/tlsfiles"
 )
 
-// lane is a kind of call. Each has connections of its own, so that no kind waits until another one is served: whatever
-// the number of waiters, holders are renewed and released.
+// lane is a kind of call. Each has a share of the connections of its own, so that no kind waits until another one is
+// served: whatever the number of waiters, holders are renewed and released.
 type lane int
 
 const (
@@ -29,13 +29,16 @@ const (
 // ownLanes is how many calls of each lane are under way at most to one node, over connections of our own.
 var ownLanes = [lanes]int{attempts: 24, releases: 16, renewals: 8}
 
+// spare is how many connections the pool has beyond the lanes, for those that are being closed.
+const spare = 8
+
 // node is one of the servers.
 type node struct {
-	index   int
-	name    string               // its address, for messages
-	clients [lanes]*redis.Client // the same for all lanes if it is the program's
-	own     bool                 // the clients are ours
-	turns   [lanes]chan struct{} // a slot is taken by each call under way
+	index  int
+	name   string // its address, for messages
+	client *redis.Client
+	own    bool                 // the client is ours
+	turns  [lanes]chan struct{} // a slot is taken by each call under way
 
 	mu       sync.Mutex
 	identity string // the server's run_id; "" until it is known to be fit
@@ -43,30 +46,30 @@ type node struct {
 
 // newNode makes a node. patience bounds connecting.
 func newNode(index int, t *target, patience time.Duration) (*node, error) {
-	n := &node{index: index, name: t.addr, own: t.client == nil}
+	n := &node{index: index, name: t.addr, client: t.client, own: t.client == nil}
 	sizes := ownLanes
 	if !n.own {
 		size := t.client.Options().PoolSize
 		sizes = [lanes]int{attempts: max(size/2, 1), releases: max(size/4, 1), renewals: max(size/8, 1)}
 	}
-	var secure *tls.Config
-	if t.tls != nil {
-		var err error
-		if secure, err = t.tls.Config(); err != nil {
-			return nil, err
-		}
-	}
 	for l := range lanes {
 		n.turns[l] = make(chan struct{}, sizes[l])
-		if n.clients[l] = t.client; n.own {
-			n.clients[l] = redis.NewClient(t.options(sizes[l], patience, secure))
+	}
+	if n.own {
+		var secure *tls.Config
+		if t.tls != nil {
+			var err error
+			if secure, err = t.tls.Config(); err != nil {
+				return nil, err
+			}
 		}
+		n.client = redis.NewClient(t.options(patience, secure))
 	}
 	return n, nil
 }
 
 // options returns the options of a client of our own.
-func (t *target) options(size int, patience time.Duration, secure *tls.Config) *redis.Options {
+func (t *target) options(patience time.Duration, secure *tls.Config) *redis.Options {
 	return &redis.Options{
 		Network:                    t.network,
 		Addr:                       t.addr,
@@ -77,7 +80,7 @@ func (t *target) options(size int, patience time.Duration, secure *tls.Config) *
 		DialTimeout:                patience,
 		DialerRetries:              1,
 		MaxRetries:                 -1,
-		PoolSize:                   size + 1, // and one to spare for a call whose caller has gone
+		PoolSize:                   ownLanes[attempts] + ownLanes[releases] + ownLanes[renewals] + spare,
 		PoolTimeout:                patience,
 		PipelinePoolSize:           -1,
 		ConnMaxIdleTime:            time.Minute,
@@ -145,10 +148,10 @@ func (n *node) turn(ctx context.Context, l lane) (func(), error) {
 // once only: the library would connect anew by itself, and hold a lock meanwhile.
 func (n *node) subscription(ctx context.Context) (*redis.PubSub, func()) {
 	if !n.own {
-		p := n.clients[attempts].Subscribe(ctx)
+		p := n.client.Subscribe(ctx)
 		return p, func() { go p.Close() }
 	}
-	o := *n.clients[attempts].Options()
+	o := *n.client.Options()
 	var conn atomic.Pointer[net.Conn]
 	dial := o.Dialer
 	var dials atomic.Int32
@@ -178,8 +181,6 @@ var errBroken = errors.New("the subscription broke")
 
 func (n *node) close() {
 	if n.own {
-		for _, c := range n.clients {
-			c.Close()
-		}
+		n.client.Close()
 	}
 }

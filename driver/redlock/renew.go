@@ -16,7 +16,8 @@ import (
 const chunk = 100
 
 // Renew extends the keys on all nodes that still have them, in chunks. A hold is renewed when a majority still had its
-// key; then, and only then, the key is set again on nodes that have lost it, which doesn't count this time.
+// key; then, and only then, the key is set again on nodes that have lost it, which doesn't count this time. Requests go on
+// when ctx ends, so that the next renewal on a slow network finds connections that are made already.
 func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, driver.Renewal)) (unresolved int) {
 	if len(holds) == 0 {
 		return 0
@@ -26,10 +27,6 @@ func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, 
 		// A hold that comes from elsewhere is a mistake of the program, which may as well panic.
 		r.holds[i] = h.(*hold)
 		r.tallies[i].lost = make([]bool, len(c.nodes))
-	}
-	limit := c.limit
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline))
 	}
 	chunks := (len(holds) + chunk - 1) / chunk
 	r.sent = c.cfg.Now()
@@ -53,7 +50,7 @@ func (c *conn) Renew(ctx context.Context, holds []driver.Hold, report func(int, 
 					if from >= len(holds) {
 						return
 					}
-					r.renew(n, from, min(from+chunk, len(holds)), limit)
+					r.renew(n, from, min(from+chunk, len(holds)))
 				}
 			}()
 		}
@@ -99,14 +96,14 @@ type tally struct {
 }
 
 // renew renews one chunk on one node.
-func (r *renewal) renew(n *node, from, to int, limit time.Duration) {
-	results, err := call(r.conn, n, renewals, limit, func(ctx context.Context, n *node, client *redis.Client) ([]any, error) {
+func (r *renewal) renew(n *node, from, to int) {
+	results, err := call(r.conn, n, renewals, r.conn.limit, func(ctx context.Context, n *node, client *redis.Client) ([]any, error) {
 		return r.renewAt(ctx, client, r.holds[from:to])
 	})
 	if isReply(err) && to-from > 1 {
 		// One key that can't be renewed, such as one that an ACL rule forbids, makes the whole script fail.
 		for i := from; i < to; i++ {
-			r.renew(n, i, i+1, limit)
+			r.renew(n, i, i+1)
 		}
 		return
 	}

@@ -42,7 +42,7 @@ func call[T any](c *conn, n *node, l lane, limit time.Duration, fn func(context.
 	done, err := n.turn(ctx, l)
 	if err == nil {
 		defer done()
-		value, err = fn(ctx, n, n.clients[l])
+		value, err = fn(ctx, n, n.client)
 	}
 	if err != nil && !isReply(err) && c.closing.Err() != nil {
 		err = errClosed
