@@ -72,6 +72,9 @@ func (c *conn) TryLock(ctx context.Context, req driver.Request) (driver.Hold, er
 				h.keep(v.token)
 				return h, nil
 			}
+			if v.again() && waiting > 0 {
+				break
+			}
 			writing = true
 			for _, g := range v.granted {
 				h.raise(g.node, v.token, raised)
@@ -122,24 +125,26 @@ func (v *votes) add(r reply[taken]) {
 	}
 }
 
-// agreed chooses the token, and reports whether a majority has it already. Nodes that had the key before the attempt
-// count alone if they are a majority: what they say is the token of the first grant, which the reply to it would have had.
+// agreed chooses the token, and reports whether a majority has it already: what a majority says is larger than the tokens
+// of all earlier grants, whatever others say. Otherwise it is the largest one.
 func (v *votes) agreed(quorum int) bool {
-	from := v.granted
-	again := slices.DeleteFunc(slices.Clone(v.granted), func(r reply[taken]) bool { return !r.value.again })
-	if len(again) >= quorum {
-		from = again
-	}
-	for _, r := range from {
-		v.token = max(v.token, r.value.token)
-	}
-	same := 0
-	for _, r := range from {
-		if r.value.token == v.token {
-			same++
+	count := make(map[uint64]int)
+	v.token = 0
+	for _, r := range v.granted {
+		token := r.value.token
+		if count[token]++; count[token] >= quorum {
+			v.token = token
+			return true
 		}
+		v.token = max(v.token, token)
 	}
-	return same >= quorum
+	return false
+}
+
+// again reports whether a node had the key before this attempt. Then an earlier one may have been granted, and its token
+// is the one that a majority has.
+func (v *votes) again() bool {
+	return slices.ContainsFunc(v.granted, func(r reply[taken]) bool { return r.value.again })
 }
 
 func (v *votes) raised(r reply[bool]) {
