@@ -75,6 +75,9 @@ func wasSent(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return false
 	}
+	if _, ok := errors.AsType[notSent](err); ok {
+		return false
+	}
 	return err != nil && !isReply(err)
 }
 

@@ -40,6 +40,9 @@ type node struct {
 	own    bool                 // the client is ours
 	turns  [lanes]chan struct{} // a slot is taken by each call under way
 
+	pending atomic.Int64 // calls under way
+	spoke   atomic.Int64 // when it answered last, in ns since the program began
+
 	mu       sync.Mutex
 	identity string // the server's run_id; "" until it is known to be fit
 }
@@ -134,15 +137,50 @@ func (failed) SetDeadline(time.Time) error      { return nil }
 func (failed) SetReadDeadline(time.Time) error  { return nil }
 func (failed) SetWriteDeadline(time.Time) error { return nil }
 
-// turn waits for a free slot in a lane, and returns a function that gives it back.
+// turn waits for a free slot in a lane, and returns a function that gives it back. It doesn't wait when all slots are
+// taken by calls to a node that is silent: such calls must not pile up.
 func (n *node) turn(ctx context.Context, l lane) (func(), error) {
+	free := func() {
+		n.pending.Add(-1)
+		<-n.turns[l]
+	}
+	taken := func() (func(), error) {
+		if n.pending.Add(1) == 1 {
+			n.answered() // silence begins with the first request at the earliest
+		}
+		return free, nil
+	}
 	select {
 	case n.turns[l] <- struct{}{}:
-		return func() { <-n.turns[l] }, nil
+		return taken()
+	default:
+	}
+	if time.Duration(time.Since(began).Nanoseconds()-n.spoke.Load()) > silence {
+		return nil, notSent{errSilent}
+	}
+	select {
+	case n.turns[l] <- struct{}{}:
+		return taken()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, notSent{ctx.Err()}
 	}
 }
+
+// answered notes that the node has said something.
+func (n *node) answered() { n.spoke.Store(time.Since(began).Nanoseconds()) }
+
+// silence is how long a node says nothing, with all that it is asked, until it counts as silent.
+const silence = time.Second / 2
+
+var (
+	began     = time.Now() // so that times are monotonic
+	errSilent = errors.New("it is silent, and enough requests wait for it")
+)
+
+// notSent is the error of a request that never left.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error { return e.error }
 
 // subscription returns an unconnected subscription, and a function that ends it. One over a connection of our own connects
 // once only: the library would connect anew by itself, and hold a lock meanwhile.

@@ -43,6 +43,9 @@ func call[T any](c *conn, n *node, l lane, limit time.Duration, fn func(context.
 	if err == nil {
 		defer done()
 		value, err = fn(ctx, n, n.client)
+		if err == nil || isReply(err) {
+			n.answered()
+		}
 	}
 	if err != nil && !isReply(err) && c.closing.Err() != nil {
 		err = errClosed
