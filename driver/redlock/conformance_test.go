@@ -18,18 +18,14 @@ func TestConformance(t *testing.T) {
 	conformance.Contender()
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
-			servers, clients := masters(t, n)
-			// A restarted server has its data, which a group for all tests doesn't keep by itself.
-			for _, c := range clients {
-				for setting, value := range map[string]string{"appendonly": "yes", "appendfsync": "everysec"} {
-					if err := c.ConfigSet(t.Context(), setting, value).Err(); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
+			var servers []*testserver.Server
+			var clients []*goredis.Client
 			var addrs []string
-			for _, s := range servers {
-				addrs = append(addrs, s.Addr)
+			for range n { // of one's own, since the group's forget their data when they are restarted
+				s := testserver.Private(t, testserver.Redis, &testserver.Options{Args: []string{"--appendonly", "yes"}})
+				c := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: -1})
+				t.Cleanup(func() { c.Close() })
+				servers, clients, addrs = append(servers, s), append(clients, c), append(addrs, s.Addr)
 			}
 			do := func(a testserver.Action) func(context.Context, int) error {
 				return func(ctx context.Context, i int) error { return servers[i].Do(ctx, a) }

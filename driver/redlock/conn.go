@@ -60,7 +60,7 @@ func (c *connector) Connect(ctx context.Context, cfg driver.Config) (driver.Conn
 	}
 	cn.closing, cn.close = context.WithCancel(context.Background())
 	for i, t := range c.targets {
-		n, err := newNode(i, t, cn.limit)
+		n, err := newNode(i, t, cn.limit, max(ttl, 2*time.Second))
 		if err != nil {
 			cn.Close()
 			return nil, err
@@ -98,13 +98,16 @@ func (c *conn) Close() error {
 		s.close()
 	}
 	for _, n := range c.nodes {
-		n.close()
+		n.cut()
 	}
 	done := make(chan struct{})
 	go func() { c.work.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(time.Second / 2): // a client of the program that doesn't heed contexts
+	}
+	for _, n := range c.nodes {
+		n.close()
 	}
 	return nil
 }

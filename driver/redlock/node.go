@@ -37,7 +37,7 @@ type node struct {
 	index  int
 	name   string // its address, for messages
 	client *redis.Client
-	own    bool                 // the client is ours
+	pool   *pool                // of our own connections; nil if the client is the program's
 	turns  [lanes]chan struct{} // a slot is taken by each call under way
 
 	pending atomic.Int64 // calls under way
@@ -47,18 +47,18 @@ type node struct {
 	identity string // the server's run_id; "" until it is known to be fit
 }
 
-// newNode makes a node. patience bounds connecting.
-func newNode(index int, t *target, patience time.Duration) (*node, error) {
-	n := &node{index: index, name: t.addr, client: t.client, own: t.client == nil}
+// newNode makes a node. patience bounds connecting, and age is for how long connections are kept that nobody uses.
+func newNode(index int, t *target, patience, age time.Duration) (*node, error) {
+	n := &node{index: index, name: t.addr, client: t.client}
 	sizes := ownLanes
-	if !n.own {
+	if t.client != nil {
 		size := t.client.Options().PoolSize
 		sizes = [lanes]int{attempts: max(size/2, 1), releases: max(size/4, 1), renewals: max(size/8, 1)}
 	}
 	for l := range lanes {
 		n.turns[l] = make(chan struct{}, sizes[l])
 	}
-	if n.own {
+	if t.client == nil {
 		var secure *tls.Config
 		if t.tls != nil {
 			var err error
@@ -66,27 +66,28 @@ func newNode(index int, t *target, patience time.Duration) (*node, error) {
 				return nil, err
 			}
 		}
-		n.client = redis.NewClient(t.options(patience, secure))
+		n.pool = &pool{dialer: dialer{secure, patience}, age: age, conns: make(map[*pooled]struct{})}
+		n.client = redis.NewClient(t.options(n.pool))
 	}
 	return n, nil
 }
 
 // options returns the options of a client of our own.
-func (t *target) options(patience time.Duration, secure *tls.Config) *redis.Options {
+func (t *target) options(p *pool) *redis.Options {
 	return &redis.Options{
 		Network:                    t.network,
 		Addr:                       t.addr,
 		DB:                         t.db,
 		CredentialsProviderContext: t.credentials,
 		Protocol:                   2,
-		Dialer:                     dialer{secure, patience}.dial,
-		DialTimeout:                patience,
+		Dialer:                     p.dial,
+		DialTimeout:                p.dialer.patience,
 		DialerRetries:              1,
 		MaxRetries:                 -1,
 		PoolSize:                   ownLanes[attempts] + ownLanes[releases] + ownLanes[renewals] + spare,
-		PoolTimeout:                patience,
+		PoolTimeout:                p.dialer.patience,
 		PipelinePoolSize:           -1,
-		ConnMaxIdleTime:            time.Minute,
+		ConnMaxIdleTime:            p.age * 3 / 4,
 		ContextTimeoutEnabled:      true,
 		DisableIdentity:            true,
 		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -185,20 +186,19 @@ func (e notSent) Unwrap() error { return e.error }
 // subscription returns an unconnected subscription, and a function that ends it. One over a connection of our own connects
 // once only: the library would connect anew by itself, and hold a lock meanwhile.
 func (n *node) subscription(ctx context.Context) (*redis.PubSub, func()) {
-	if !n.own {
+	if n.pool == nil {
 		p := n.client.Subscribe(ctx)
 		return p, func() { go p.Close() }
 	}
 	o := *n.client.Options()
 	var conn atomic.Pointer[net.Conn]
-	dial := o.Dialer
 	var dials atomic.Int32
 	var over atomic.Bool
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if dials.Add(1) > 1 {
 			return failed{err: errBroken}, nil
 		}
-		c, err := dial(ctx, network, addr)
+		c, err := n.pool.dialer.dial(ctx, network, addr)
 		conn.Store(&c)
 		if over.Load() {
 			c.Close()
@@ -217,8 +217,15 @@ func (n *node) subscription(ctx context.Context) (*redis.PubSub, func()) {
 
 var errBroken = errors.New("the subscription broke")
 
+// cut ends the calls under way over connections of our own.
+func (n *node) cut() {
+	if n.pool != nil {
+		n.pool.cut()
+	}
+}
+
 func (n *node) close() {
-	if n.own {
+	if n.pool != nil {
 		n.client.Close()
 	}
 }
