@@ -75,6 +75,21 @@ func TestLateRequests(t *testing.T) {
 	})
 }
 
+// Close doesn't cut short a release that a slower node has still to carry out.
+func TestCloseFinishesReleases(t *testing.T) {
+	servers, clients := masters(t, 3)
+	p, url := proxies(t, servers)
+	c := connectURL(t, url, 60*time.Second)
+	name := newName(t)
+	h := mustLock(t, c, newRequest(name))
+	eventually(t, patient, "the key on all nodes", func() bool { return standsOn(t, clients, name) == "111" })
+	settled(t, c, 0)
+	p[2].Delay(func() time.Duration { return 50 * time.Millisecond })
+	mustRelease(t, h)
+	c.Close()
+	eventually(t, patient, "no key", func() bool { return standsOn(t, clients, name) == "000" })
+}
+
 // settled waits until no more than n goroutines of the connection are under way.
 func settled(t testing.TB, c *conn, n int) {
 	t.Helper()

@@ -89,25 +89,32 @@ func (c *conn) value(req driver.Request) (value string, attempt int64) {
 	}
 }
 
-// Close ends all calls and closes what was opened here.
+// Close lets what is still done in the background end, for a moment: removals on nodes that a decision didn't need. Then it
+// ends all calls and closes what was opened here.
 func (c *conn) Close() error {
-	c.mu.Lock()
-	c.close()
-	c.mu.Unlock()
 	for _, s := range c.hints {
 		s.close()
 	}
+	done := make(chan struct{})
+	go func() { c.work.Wait(); close(done) }()
+	wait := func(d time.Duration) {
+		select {
+		case <-done:
+		case <-time.After(d):
+		}
+	}
+	wait(drain)
+	c.mu.Lock()
+	c.close()
+	c.mu.Unlock()
 	for _, n := range c.nodes {
 		n.cut()
 	}
-	done := make(chan struct{})
-	go func() { c.work.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(time.Second / 2): // a client of the program that doesn't heed contexts
-	}
+	wait(drain) // more only with a client of the program that doesn't heed contexts
 	for _, n := range c.nodes {
 		n.close()
 	}
 	return nil
 }
+
+const drain = 400 * time.Millisecond

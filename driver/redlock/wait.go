@@ -241,7 +241,9 @@ func (s *subscriber) serve() {
 		if time.Since(began) > time.Second {
 			pause = 100 * time.Millisecond
 		}
-		s.broke(err)
+		if s.broke(err) {
+			continue
+		}
 		select {
 		case <-time.After(pause):
 		case <-s.conn.closing.Done():
@@ -355,8 +357,9 @@ func (s *subscriber) announced(channel, release string) {
 	}
 }
 
-// broke notes that a connection is over. Watchers that have heard nothing of this node learn that they won't soon.
-func (s *subscriber) broke(err error) {
+// broke notes that a connection is over, and reports whether no other one is needed. Watchers that have heard nothing of
+// this node learn that they won't soon.
+func (s *subscriber) broke(err error) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end = nil
@@ -373,6 +376,7 @@ func (s *subscriber) broke(err error) {
 			}
 		}
 	}
+	return s.closed || len(s.topics) == 0
 }
 
 // close ends the subscription. Its goroutine ends with the connection.
