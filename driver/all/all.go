@@ -9,5 +9,6 @@ import (
 	_ "github.com/leasekit/locker/driver/memory"
 	_ "github.com/leasekit/locker/driver/migrate"
 	_ "github.com/leasekit/locker/driver/redis"
+	_ "github.com/leasekit/locker/driver/redlock"
 	_ "github.com/leasekit/locker/driver/zookeeper"
 )
