@@ -25,7 +25,8 @@
 // begins: what was never locked in phase both was never raised on a side that counts by name.
 //
 // A lease of phase both ends as soon as it is lost on either side. Its kind is the weaker one, and each bound is the
-// worse one of both: the shortest TTL, the time of a take-over, the requests per cycle.
+// worse one of both: the shortest TTL, the time of a take-over. A grant takes the round trips of both sides and one or two for
+// raising, one after the other: take a TTL of at least ten round trips.
 //
 // Moving from a lock that isn't locker's (written by hand, redsync, consul lock) needs no phase, as long as the driver's
 // prefix and the name give the very same entry.
