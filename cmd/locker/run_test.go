@@ -182,15 +182,6 @@ func TestCLI09NotGettingTheLock(t *testing.T) {
 	}
 }
 
-func TestDenied(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("root is denied nothing")
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o500))
-	require.Equal(t, 73, place{url: "file://" + dir}.run(t, "run", "job", "true").code())
-}
-
 func TestUsage(t *testing.T) {
 	p := filePlace(t)
 	for _, args := range [][]string{
