@@ -113,17 +113,19 @@ type waiting struct {
 
 // wait starts an Acquire with its own goroutine and context.
 func (e *env) wait(c *client, name string, opts ...locker.AcquireOption) *waiting {
+	began := time.Now()
 	ctx, stop := context.WithCancel(e.ctx)
-	return e.waitWith(ctx, stop, c, name, opts...)
+	return e.waitWith(ctx, stop, began, c, name, opts...)
 }
 
 func (e *env) waitFor(d time.Duration, c *client, name string, opts ...locker.AcquireOption) *waiting {
+	began := time.Now() // before the context's time begins, or the wait could seem too short
 	ctx, stop := context.WithTimeout(e.ctx, d)
-	return e.waitWith(ctx, stop, c, name, opts...)
+	return e.waitWith(ctx, stop, began, c, name, opts...)
 }
 
-func (e *env) waitWith(ctx context.Context, stop context.CancelFunc, c *client, name string, opts ...locker.AcquireOption) *waiting {
-	w := &waiting{e: e, done: make(chan struct{}), stop: stop, began: time.Now()}
+func (e *env) waitWith(ctx context.Context, stop context.CancelFunc, began time.Time, c *client, name string, opts ...locker.AcquireOption) *waiting {
+	w := &waiting{e: e, done: make(chan struct{}), stop: stop, began: began}
 	e.cleanup(stop)
 	e.spawn(func() {
 		defer close(w.done)
